@@ -1,0 +1,76 @@
+"""Canonical JSON: one text for one value, and a parser that takes only that text.
+
+Sorted keys, no insignificant space, UTF-8 unescaped, whole numbers only. Since the parser refuses whatever it
+would not have written itself, duplicate keys, NaN, 1e400, odd escapes and lone surrogates have no way in.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NoReturn
+
+from mpickpt.errors import FormatError
+
+MAX_DIGITS: Final = 20
+
+
+def dumps(value: object) -> bytes:
+    """Write plain data (dict with string keys, list, str, int, bool, None) as canonical JSON in UTF-8."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8")
+
+
+def _refuse_float(text: str) -> NoReturn:
+    raise FormatError("a number that is no integer", found=text[:40])
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise FormatError("a number of too many digits", expected=f"at most {MAX_DIGITS}", found=len(text))
+    return int(text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise FormatError("a key that stands twice in one object")
+    return found
+
+
+_DECODER = json.JSONDecoder(
+    parse_float=_refuse_float, parse_constant=_refuse_float, parse_int=_integer, object_pairs_hook=_unique
+)
+
+
+def loads(data: bytes, *, what: str, path: str | None = None) -> Any:
+    """Parse canonical JSON.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole text, without a line end.
+    what : str
+        What is being read, for messages.
+    path : str, optional
+        The file it came from.
+
+    Raises
+    ------
+    FormatError
+        If `data` is not JSON or not canonical. Nesting beyond the interpreter's
+        recursion limit is refused like any other text that is not JSON.
+    """
+    try:
+        text = data.decode("utf-8")
+        value = _DECODER.decode(text)
+        same = dumps(value) == data
+    except FormatError as error:
+        raise FormatError(f"{what}: {error.message}", path=path, expected=error.expected, found=error.found) from None
+    except (UnicodeError, ValueError, RecursionError) as error:
+        raise FormatError(f"{what} is not JSON", path=path, found=str(error)[:200]) from None
+    if not same:
+        raise FormatError(
+            f"{what} is not canonical JSON", path=path, expected="sorted keys, no spaces, no needless escapes"
+        )
+    return value
+

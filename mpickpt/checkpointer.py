@@ -1,0 +1,465 @@
+"""The public face: `Checkpointer`, and what its calls return.
+
+A Checkpointer ties one owner's wires, the run's directory and the caller's policies together; what happens in a call
+is in `mpickpt.cluster`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Literal
+
+from mpickpt import digest as digests
+from mpickpt.cluster.channel import Line
+from mpickpt.cluster.lineage import Lineage
+from mpickpt.cluster.publish import Options, Publisher
+from mpickpt.cluster.restore import Request, Resumed, resume
+from mpickpt.cluster.survey import Survey
+from mpickpt.cluster.topology import place
+from mpickpt.cluster.wiring import Wiring
+from mpickpt.errors import StateError
+from mpickpt.state import nest, values
+from mpickpt.state.contract import Contract
+from mpickpt.state.moment import Moment
+from mpickpt.store.directory import Directory
+from mpickpt.store.report import Generation, Report
+from mpickpt.store.threads import Pool
+
+_log = logging.getLogger("mpickpt")
+
+#: Threads for whole jobs of one call: the writer, a manifest, a void while the writer hangs.
+_JOBS: Final = 6
+_MOST_WRITERS: Final = 8
+_CLOSING_PATIENCE: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """One save of this process.
+
+    Attributes
+    ----------
+    step : int
+        The committed step that was saved.
+    root : str
+        Digest of the root manifest, ``blake3:HEX``: the generation's name.
+    """
+
+    step: int
+    root: str
+
+    @property
+    def staged(self) -> bool:
+        """Whether the state has been captured, so that the caller may change it."""
+        return True
+
+    @property
+    def durable(self) -> bool:
+        """Whether the generation is published and durable."""
+        return True
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Wait until it is durable, at most `timeout` seconds, and give the root's digest."""
+        return self.root
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Where a run goes on from.
+
+    Attributes
+    ----------
+    step : int
+        Committed steps so far; 0 at a fresh start.
+    cursor : int
+        Inputs consumed so far by all owners together.
+    epoch : int
+        The membership epoch: it counts continuations, not passes over the data.
+    fresh : bool
+        Whether there was nothing to resume.
+    root : str or None
+        Digest of the generation that was restored.
+    state : nested containers
+        The restored nest; at a fresh start the one that was given.
+    """
+
+    step: int
+    cursor: int
+    epoch: int
+    fresh: bool
+    root: str | None
+    state: Any
+    _values: Mapping[str, Any] = field(repr=False, default_factory=dict)
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Give a restored value or array by its name, or `default` where nothing of that name was restored.
+
+        Parameters
+        ----------
+        name : str
+            The path, joined by ``/``: ``opt/lr``.
+        """
+        return self._values.get(name, default)
+
+
+class Checkpointer:
+    """Saves and resumes the state of one training run. Collective, unless `comm` is None.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The run's directory, the same on all owners; made at the first `resume` or `save`.
+    comm : mpi4py.MPI.Intracomm, optional
+        The owners; a role is a rank of it. It is duplicated, and the duplicate freed by `close`. None: one owner, and
+        MPI is not imported.
+    contract : Contract, optional
+        What must be equal for a resume to mean the same training.
+    write : {"each", "gather"}
+        Every owner writes its own shard, or owner 0 writes all.
+    keep : int or None
+        How many generations stay; None keeps all.
+    keep_every : int, optional
+        Generations whose step is a multiple of it stay for good.
+    digest : {"blake3", "sha256"}
+        The digest of chunks and records.
+    nonfinite : {"refuse", "allow"} or mapping
+        Whether NaN and infinities may be saved and restored, or by name pattern (`fnmatch`): the first that fits
+        rules, and what none fits is refused.
+    deadline : float
+        Seconds of silence or of no progress after which an owner counts as lost; not a limit of duration.
+    rotate : {"after", "before"}
+        Whether old generations go after the new one is published, or, under a tight quota, before it is written.
+    alone : bool
+        With ``comm=None``: this process is the only owner even where a launcher has started several.
+
+    Raises
+    ------
+    StateError
+        For an argument that is out of range.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, mpickpt
+    >>> store = tempfile.mkdtemp()
+    >>> with mpickpt.Checkpointer(store, alone=True) as ckpt:
+    ...     run = ckpt.resume({"w": np.zeros(3)})
+    ...     saved = ckpt.save({"w": np.ones(3)}, step=1)
+    >>> with mpickpt.Checkpointer(store, alone=True) as ckpt:
+    ...     ckpt.resume({"w": np.zeros(3)}).state["w"]
+    array([1., 1., 1.])
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        comm: Any = None,
+        *,
+        contract: Contract | None = None,
+        write: Literal["each", "gather"] = "each",
+        keep: int | None = 3,
+        keep_every: int | None = None,
+        digest: Literal["blake3", "sha256"] = "blake3",
+        nonfinite: str | Mapping[str, str] = "refuse",
+        deadline: float = 60.0,
+        rotate: Literal["after", "before"] = "after",
+        alone: bool = False,
+    ) -> None:
+        _one_of("write", write, ("each", "gather"))
+        _one_of("digest", digest, digests.ALGORITHMS)
+        _one_of("rotate", rotate, ("after", "before"))
+        _positive("keep", keep)
+        _positive("keep_every", keep_every)
+        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < float("inf"):
+            raise StateError("deadline is out of range", expected="a positive number of seconds", found=repr(deadline))
+        if contract is not None and not isinstance(contract, Contract):
+            raise StateError("contract is no Contract", found=repr(contract)[:100])
+        policy = _policy(nonfinite)
+        wiring = Wiring.of(comm, alone)
+        self._host = socket.gethostname()
+        self._directory = Directory(path)
+        self._contract = contract or Contract()
+        self._refuses = _refusing(policy)
+        self._jobs = Pool(_JOBS, "mpickpt-job")
+        writers = max(1, min(_MOST_WRITERS, len(os.sched_getaffinity(0))))
+        self._chunks = Pool(writers, "mpickpt-chunk")
+        here = place(wiring.role, wiring.owners)
+        self._wiring = wiring
+        self._saves = Line(wiring.saves, here, float(deadline), self._host, self._jobs)
+        self._others = Line(wiring.others, here, float(deadline), self._host, self._jobs)
+        self._lineage = Lineage(self._directory, wiring.owners, self._host, keep, keep_every, rotate == "before")
+        self._survey = Survey(self._others, self._directory, self._lineage)
+        options = Options(write, digest, policy)
+        self._publisher = Publisher(self._saves, self._directory, self._contract, options, self._refuses, self._chunks)
+        self._rotating: Future[None] | None = None
+        self._closed = False
+
+    # -- saving and resuming
+
+    def save(self, state: Any, *, step: int, cursor: int = 0) -> Save:
+        """Publish `state` as one generation. Collective; all owners return, or raise the same refusal.
+
+        Parameters
+        ----------
+        state : nested containers
+            What this owner holds: NumPy arrays of any shape and stride, `Sharded`, `Split`, `Replicated`, `PerOwner`,
+            `Value`, plain Python values, objects with ``state_dict()``.
+        step : int
+            Committed step: optimizer updates so far, >= 0.
+        cursor : int
+            Inputs consumed so far by all owners together; never reset.
+
+        Returns
+        -------
+        Save
+            Durable when this returns.
+
+        Raises
+        ------
+        StateError, DisagreementError, CoverageError, ReplicaError, NonFiniteError
+            The state cannot be saved as it is; nothing was published.
+        MomentError, ExistsError, EpochError
+            The step or cursor goes back, the step is published already, or `resume` was not called.
+        StoreError, DeadlineError
+            The file system refused, or an owner is lost; earlier generations are untouched.
+        InDoubtError
+            Nobody can tell whether it was published; the next resume finds out.
+        """
+        self._check_open()
+        role, owners = self._wiring.role, self._wiring.owners
+        checked: list[Moment] = []
+
+        def flatten() -> nest.Capture:
+            checked.append(Moment(step, cursor))
+            return nest.flatten(state, role, owners)
+
+        before = self._publisher.last
+        published = self._publisher.save(flatten, _plain(step), _plain(cursor), self._begin_save)
+        if role == 0 and published is not before:
+            _log.info("saved step %d: %s", published.step, published.root)
+            self._rotating = self._jobs.submit(self._lineage.rotate, published)
+        return Save(published.step, published.root)
+
+    def _begin_save(self, step: int, cursor: int) -> dict[str, Any]:
+        if self._rotating is not None:
+            self._rotating.result()
+        return self._lineage.begin_save(self._publisher, step, cursor)
+
+    def resume(
+        self,
+        state: Any = None,
+        *,
+        step: int | None = None,
+        root: str | None = None,
+        repartition: bool = False,
+        readonly: bool = False,
+    ) -> Continuation:
+        """Restore the newest generation, or the one asked for. Collective; all owners resume, or all refuse.
+
+        Parameters
+        ----------
+        state : nested containers, optional
+            The destination, as for `save`. Arrays are filled in place, generators set, ``load_state_dict`` called;
+            `Spec` stands for an array that does not exist yet. None: whole regions as NumPy arrays.
+        step : int, optional
+            Which generation.
+        root : str, optional
+            Its root's digest: the only defence against forgery.
+        repartition : bool
+            Whether another owner count than at the save is meant, where the contract asks.
+        readonly : bool
+            For evaluation: writes and claims nothing.
+
+        Returns
+        -------
+        Continuation
+            ``fresh`` where there was nothing to resume.
+
+        Raises
+        ------
+        IntegrityError, FormatError, NonFiniteError
+            The checkpoint is damaged, malformed, or holds a NaN or an infinity where that is refused.
+        ContractError, PlacementError, SchemaError
+            It is another learner's, of another owner count, or of other regions than the destination.
+        NotFoundError
+            The generation asked for is not there.
+        DisagreementError, DeadlineError, StoreError, StateError
+            As for `save`. In every case nothing of the caller's was written.
+        """
+        self._check_open()
+        role, owners = self._wiring.role, self._wiring.owners
+        request = Request(step=step, root=root, repartition=bool(repartition), readonly=bool(readonly))
+        filled: list[Any] = []
+        decided: dict[str, Any] = {}
+
+        def flatten() -> nest.Capture | None:
+            if step is not None:
+                Moment(step)
+            if root is not None:
+                digests.parse(root, "root=")
+            if state is None:
+                return None
+            capture = nest.flatten(state, role, owners, destination=True)
+            nest.check_destination(capture)
+            return capture
+
+        def decide() -> dict[str, Any]:
+            decided.update(self._lineage.choose(request))
+            return decided
+
+        def fill(capture: nest.Capture | None, found: Resumed) -> None:
+            if found.fresh:
+                filled.append(state)
+            elif capture is None:
+                filled.append(nest.build(found.restored, found.containers))
+            else:
+                filled.append(nest.commit(capture, found.restored, found.containers))
+
+        found = resume(
+            self._others,
+            self._directory,
+            self._contract,
+            self._refuses,
+            self._chunks,
+            flatten,
+            request,
+            decide,
+            lambda: self._lineage.conclude(request, decided),
+            fill,
+        )
+        self._publisher.epoch = found.epoch
+        if role == 0:
+            if found.fresh:
+                _log.info("nothing to resume in %s: a fresh start", self._directory.path)
+            else:
+                _log.info("resumed step %d: %s", found.step, found.root)
+        known: dict[str, Any] = {
+            name: arrays[0] if len(arrays) == 1 else arrays for name, arrays in found.restored.arrays.items()
+        }
+        known.update({name: values.decode(data, name) for name, data in found.restored.opaque.items()})
+        return Continuation(found.step, found.cursor, found.epoch, found.fresh, found.root, filled[0], known)
+
+    # -- looking
+
+    def latest(self) -> Generation | None:
+        """Give the newest generation of the lineage, or None. Collective: owner 0 reads, all get it."""
+        live = [generation for generation in self.generations() if generation.status == "live"]
+        return live[-1] if live else None
+
+    def generations(self) -> list[Generation]:
+        """List all generations, orphaned and damaged ones too, the newest last. Collective."""
+        self._check_open()
+        return self._survey.generations()
+
+    def verify(self, step: int | None = None, level: Literal["fast", "full"] = "full") -> Report:
+        """Check every byte of a generation, the newest one by default. Collective: each owner checks a share.
+
+        Parameters
+        ----------
+        level : {"fast", "full"}
+            CRCs, or digests.
+
+        Returns
+        -------
+        Report
+            A verdict a file. Damage is told in it and not raised.
+        """
+        self._check_open()
+        _one_of("level", level, ("fast", "full"))
+        return self._survey.verify(step, level)
+
+    def pin(self, step: int) -> None:
+        """Keep a generation for good: rotation leaves it alone. Collective."""
+        self._check_open()
+        self._survey.pin(step)
+
+    # -- ending
+
+    def close(self) -> None:
+        """Let go of the communicator and the threads. Collective; calling it again does nothing.
+
+        Raises
+        ------
+        DeadlineError
+            If another owner does not come.
+        """
+        self._end(meet=True)
+
+    def _end(self, meet: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if meet:
+                self._survey.meet()
+            if self._rotating is not None:
+                self._rotating.result(self._saves.deadline)
+        finally:
+            self._wiring.saves.close(_CLOSING_PATIENCE)
+            self._wiring.others.close(_CLOSING_PATIENCE)
+            self._jobs.close(_CLOSING_PATIENCE)
+            self._chunks.close(_CLOSING_PATIENCE)
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # With an exception on its way, the others may never come to the end: they are not waited for.
+        self._end(meet=error is None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StateError("this Checkpointer is closed", path=self._directory.path)
+
+
+def _plain(number: Any) -> Any:
+    """Give a whole number as int, so that NumPy's integers agree with Python's; anything else is judged later."""
+    try:
+        return int(number.__index__())
+    except (AttributeError, TypeError):
+        return repr(number)
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise StateError(f"{name} is none of its values", expected=" or ".join(map(repr, allowed)), found=repr(value))
+
+
+def _positive(name: str, value: object) -> None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise StateError(f"{name} is out of range", expected="a whole number of 1 or more, or None", found=repr(value))
+
+
+def _policy(nonfinite: str | Mapping[str, str]) -> dict[str, str]:
+    policy = {"*": nonfinite} if isinstance(nonfinite, str) else dict(nonfinite)
+    for pattern, rule in policy.items():
+        if not isinstance(pattern, str) or rule not in ("refuse", "allow"):
+            raise StateError(
+                "nonfinite is no policy",
+                expected="'refuse', 'allow', or {name pattern: either}",
+                found=repr({pattern: rule})[:100],
+            )
+    return policy
+
+
+def _refusing(policy: Mapping[str, str]) -> Callable[[str], bool]:
+    known: dict[str, bool] = {}
+
+    def refuses(name: str) -> bool:
+        if name not in known:
+            rule = next((rule for pattern, rule in policy.items() if fnmatch.fnmatchcase(name, pattern)), "refuse")
+            known[name] = rule == "refuse"
+        return known[name]
+
+    return refuses
+
+
+__all__ = ["Checkpointer", "Continuation", "Save"]

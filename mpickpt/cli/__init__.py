@@ -1,0 +1,1 @@
+"""The `mpickpt` command: every command in a file of its own, loaded when it is asked for."""

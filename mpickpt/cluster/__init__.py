@@ -1,0 +1,1 @@
+"""Many owners: topology, channel, agreement, publication and restoration. Stands on store, format and state."""

@@ -1,0 +1,201 @@
+"""One owner's part in one try to publish: its plan, its shards, its sums, and what is removed when the try fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpickpt import failpoints
+from mpickpt.cluster import contents
+from mpickpt.errors import CheckpointError
+from mpickpt.format.manifest import Prefix, ShardRecord
+from mpickpt.format.names import shard_file
+from mpickpt.format.shard import Layout, PieceSpec, layout
+from mpickpt.state import coverage
+from mpickpt.state.declare import Declarations
+from mpickpt.state.dtypes import itemsize
+from mpickpt.state.nest import Capture
+from mpickpt.state.plan import Piece, plan
+from mpickpt.state.region import Box, Schema
+from mpickpt.store import commit
+from mpickpt.store.threads import Pool
+from mpickpt.store.writer import Progress, ShardWriter, write_shard
+
+_log = logging.getLogger("mpickpt")
+
+#: Which of an owner's shards: its own, or its part of what all owners hold alike.
+OWN, SHARED = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all owners have agreed to declare, kept from save to save."""
+
+    mine: str
+    declarations: Declarations
+    schema: Schema
+    digest: str
+
+    @classmethod
+    def of(cls, mine: str, declarations: Declarations) -> Agreed:
+        """Keep a union, with the digest of the own declarations that went into it."""
+        return cls(mine, declarations, declarations.schema, declarations.digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Three numbers modulo 2**256 (docs/format.md, "Coverage")."""
+
+    cover: int = 0
+    held: int = 0
+    copies: int = 0
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
+            (self.cover + other.cover) & coverage.MASK,
+            (self.held + other.held) & coverage.MASK,
+            (self.copies + other.copies) & coverage.MASK,
+        )
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One owner's part in one attempt.
+
+    Attributes
+    ----------
+    name : str
+        The root's file name.
+    directory : str
+        The attempt's directory under ``data/``.
+    files : list of str
+        What this owner has made, and removes again if the attempt fails.
+    """
+
+    name: str
+    directory: str
+    prefix: Prefix
+    algorithm: str
+    agreed: Agreed
+    capture: Capture
+    role: int
+    owners: int
+    writers: Sequence[int]
+    refuses: Callable[[str], bool]
+    progress: Progress = field(default_factory=Progress)
+    files: list[str] = field(default_factory=list)
+    work: Future[Any] | None = None
+    committed: bool = False
+    root: str | None = None
+
+    # -- planning
+
+    def parts(self) -> list[tuple[Layout, list[Piece]] | None]:
+        """Plan this owner's shards: `OWN` and `SHARED`; None where there is nothing to write."""
+        own, shared = plan(
+            self.capture, self.agreed.declarations, self.agreed.schema, self.role, self.owners, self.writers
+        )
+        return [
+            (self.layout(self.role, which, [_spec(piece) for piece in pieces]), pieces) if pieces else None
+            for which, pieces in ((OWN, own), (SHARED, shared))
+        ]
+
+    def layout(self, role: int, which: int, specs: Sequence[PieceSpec]) -> Layout:
+        """Lay out one shard of `role`."""
+        return layout(
+            specs,
+            role=role,
+            schema=self.prefix.schema,
+            step=self.prefix.step,
+            cursor=self.prefix.cursor,
+            epoch=self.prefix.epoch,
+            attempt=self.prefix.attempt,
+            algorithm=self.algorithm,
+            shared=which == SHARED,
+        )
+
+    def layout_of_plan(self, role: int, which: int, pieces: Sequence[Sequence[Any]]) -> Layout:
+        """Lay out what another owner has told of its plan (gather)."""
+        specs = []
+        for ordinal, lo, hi, size in pieces:
+            region, box = self.agreed.schema[ordinal], Box(tuple(lo), tuple(hi))
+            specs.append(_spec(Piece(ordinal, region, box, b""), size))
+        return self.layout(role, which, specs)
+
+    # -- writing
+
+    def create(self, role: int, which: int, shard: Layout) -> ShardWriter:
+        """Begin a shard file; its folder is made by whoever needs it first."""
+        path = self.path(shard_file(role, which == SHARED))
+        commit.make_directory(os.path.dirname(path), sync_parent=False)
+        return ShardWriter(path, shard, self.progress, self.refuses)
+
+    def finish(self, writer: ShardWriter) -> ShardRecord:
+        """End a shard file that came in chunks (gather): tables, sync, close."""
+        size, name = writer.finish()
+        shard = writer.layout
+        self.files.append(writer.path)
+        pieces = tuple((entry.spec.ordinal, entry.spec.box.lo, entry.spec.box.hi) for entry in shard.entries)
+        return ShardRecord(shard.role, shard_file(shard.role, shard.shared), size, name, pieces)
+
+    def write(self, parts: Sequence[tuple[Layout, list[Piece]] | None], pool: Pool) -> list[ShardRecord | None]:
+        """Write this owner's shards; runs in a worker, and uses `pool` for the chunks."""
+        records: list[ShardRecord | None] = []
+        for which, part in enumerate(parts):
+            if part is None:
+                records.append(None)
+                continue
+            writer = self.create(self.role, which, part[0])
+            written = write_shard(writer, part[1], pool)
+            self.files.append(writer.path)
+            records.append(written.record(self.role, shard_file(self.role, which == SHARED)))
+        failpoints.reach("save.shards-written")
+        return records
+
+    def sums(self, pool: Pool) -> Sums:
+        """Add up what this owner holds; the contents of copies are hashed in `pool`."""
+        declarations, schema = self.agreed.declarations, self.agreed.schema
+        tasks = contents.begin(self.capture, declarations, schema, self.role, pool, self.progress.add)
+        held = coverage.held_of(self.capture, declarations, schema, self.role)
+        return Sums(0, held, sum(task.result() for task in tasks) & coverage.MASK)
+
+    def cover(self, record: ShardRecord | None) -> int:
+        """Add up the pieces of one shard."""
+        if record is None:
+            return 0
+        boxes = ((ordinal, Box(lo, hi)) for ordinal, lo, hi in record.pieces)
+        return coverage.cover_of(self.agreed.schema, boxes)
+
+    def path(self, file: str) -> str:
+        """Give the path of a file of this attempt."""
+        return os.path.join(self.directory, file)
+
+    # -- failing
+
+    def clean(self, whole: bool, patience: float) -> None:
+        """Remove this owner's files, or the whole attempt, so that a full disk does not stay full. Never raises."""
+        try:
+            if self.work is not None:
+                self.work.exception(patience)
+            if whole:
+                shutil.rmtree(self.directory)
+                return
+            for path in self.files:
+                os.unlink(path)
+        except FileNotFoundError:
+            return
+        except (OSError, TimeoutError, CheckpointError) as error:
+            _log.warning("left behind, for `mpickpt sweep`: %s (%s)", self.directory, error)
+
+
+def _spec(piece: Piece, size: int | None = None) -> PieceSpec:
+    region = piece.region
+    if region.shape is None:
+        assert isinstance(piece.data, bytes)
+        return PieceSpec(piece.ordinal, region.name, piece.box, "uint8", len(piece.data) if size is None else size)
+    return PieceSpec(piece.ordinal, region.name, piece.box, region.dtype, piece.box.size * itemsize(region.dtype))

@@ -1,0 +1,328 @@
+"""Restoration: all owners hand over exactly one saved state, or all refuse and nothing of the caller's was touched.
+
+The steps, each with its failpoints, are those of docs/protocol.md, "Restore":
+
+1. agree and choose      resume.entered, resume.chosen
+2. manifests             (in the reader)
+3. contract, placement, schema
+4. read and verify into private memory     resume.read
+5. one round: the outcome of all           resume.told, resume.agreed
+6. copy into the destinations              resume.filled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mpickpt import canonical, failpoints
+from mpickpt.cluster.agree import agree
+from mpickpt.cluster.channel import Call, Kind, Line, merge_outcomes
+from mpickpt.errors import CheckpointError, ContractError, PlacementError, SchemaError, from_record
+from mpickpt.state.capture import Capture, Node, Restored
+from mpickpt.state.contract import Contract, side_by_side
+from mpickpt.state.declare import Declarations
+from mpickpt.state.dtypes import dtype_of
+from mpickpt.state.layout import OnResize
+from mpickpt.state.region import Box, Region, Schema
+from mpickpt.store.directory import Directory
+from mpickpt.store.generation import Generation, Want
+from mpickpt.store.threads import Pool
+from mpickpt.store.writer import Progress
+
+#: A region, the boxes of it that are wanted, and what becomes of per-owner bytes at another owner count.
+_Asked: TypeAlias = tuple[Region, list[Box], OnResize]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the caller asked `resume` for."""
+
+    step: int | None = None
+    root: str | None = None
+    repartition: bool = False
+    readonly: bool = False
+    level: str = "full"
+
+
+@dataclass(slots=True)
+class Resumed:
+    """What one owner got: a generation's moment and the private copies of its pieces, or a fresh start."""
+
+    step: int
+    cursor: int
+    epoch: int
+    fresh: bool
+    root: str | None
+    restored: Restored
+    containers: dict[str, str]
+
+
+def resume(
+    line: Line,
+    directory: Directory,
+    contract: Contract,
+    refuses: Callable[[str], bool],
+    pool: Pool,
+    flatten: Callable[[], Capture | None],
+    request: Request,
+    decide: Callable[[], dict[str, Any]],
+    conclude: Callable[[], dict[str, Any]],
+    fill: Callable[[Capture | None, Resumed], None],
+) -> Resumed:
+    """Restore. Collective.
+
+    Parameters
+    ----------
+    flatten : callable
+        Gives this owner's destination, or None for whole regions; may raise StateError.
+    decide : callable
+        At owner 0, in a worker: chooses the generation.
+    conclude : callable
+        At owner 0, in a worker, once all owners have verified theirs: makes the claim where there is none.
+    fill : callable
+        Copies into the caller's destinations, once all owners have agreed.
+    """
+    with line.call() as call:
+        failpoints.reach("resume.entered")
+        capture = flatten()
+        mine = _declared(capture, call.place.role, contract)
+        facts = {
+            "step": request.step,
+            "root": request.root,
+            "repartition": request.repartition,
+            "readonly": request.readonly,
+            "level": request.level,
+            "state": "None" if capture is None else "given",
+        }
+        decision, union = agree(call, "resume", facts, mine, "", lambda _: decide())
+        failpoints.reach("resume.chosen")
+        outcome: CheckpointError | None = None
+        found: Resumed | None = None
+        if decision["fresh"]:
+            found = Resumed(0, 0, decision["epoch"], True, None, Restored(), {})
+        else:
+            progress = Progress()
+            reader = _Reader(directory, contract, refuses, request, call.place.role, call.place.owners, progress, pool)
+            try:
+                found = call.run(reader.read, decision, capture, union, working=progress)
+            except CheckpointError as error:
+                outcome = error.at(call.place.role, line.host)
+        failpoints.reach("resume.read")
+        found = _agree_on_outcome(call, outcome, found, conclude)
+        failpoints.reach("resume.agreed")
+        fill(capture, found)
+        failpoints.reach("resume.filled")
+        return found
+
+
+def _declared(capture: Capture | None, role: int, contract: Contract) -> Declarations:
+    """Declare what a destination asks for; open prefixes travel as containers."""
+    if capture is None:
+        capture = Capture([], {}, Node("dict", "", {}, []), [])
+    asked = Capture(capture.holdings, dict.fromkeys(capture.open_prefixes, "object"), capture.nest, [])
+    return Declarations.of(asked, role, contract, {})
+
+
+def _agree_on_outcome(
+    call: Call, mine: CheckpointError | None, found: Resumed | None, conclude: Callable[[], dict[str, Any]]
+) -> Resumed:
+    """Tell the own outcome and learn that of all: one refusal for all, or none."""
+    worst = merge_outcomes(mine, call.from_children(Kind.OUTCOME))
+    if call.place.parent is not None:
+        call.up(Kind.OUTCOME, canonical.dumps(None if worst is None else worst.to_record()))
+        failpoints.reach("resume.told")
+        _, body = call.from_parent(Kind.RESULT)
+    else:
+        result: dict[str, Any] = {"error": None, "epoch": 0}
+        if worst is None:
+            try:
+                result["epoch"] = call.run(conclude)["epoch"]
+            except CheckpointError as error:
+                worst = error.at(0, call.line.host)
+        if worst is not None:
+            result["error"] = worst.to_record()
+        body = canonical.dumps(result)
+    call.down(Kind.RESULT, body)
+    call.over()
+    result = canonical.loads(body, what="the result of all")
+    if result["error"] is not None:
+        if mine is not None and mine.to_record() == result["error"]:
+            raise mine
+        raise from_record(result["error"])
+    assert found is not None
+    found.epoch = result["epoch"]
+    return found
+
+
+class _Reader:
+    """One owner's reading of one generation, into private memory."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        contract: Contract,
+        refuses: Callable[[str], bool],
+        request: Request,
+        role: int,
+        owners: int,
+        progress: Progress,
+        pool: Pool,
+    ) -> None:
+        self.pool = pool
+        self.directory = directory
+        self.contract = contract
+        self.refuses = refuses
+        self.request = request
+        self.role = role
+        self.owners = owners
+        self.progress = progress
+
+    def read(self, decision: Mapping[str, Any], capture: Capture | None, union: Declarations | None) -> Resumed:
+        generation = Generation(self.directory, decision["name"], decision["digest"], pool=self.pool)
+        root = generation.root
+        saved = Contract.from_json(root.contract, path=generation.root_path)
+        self._check_contract(saved, generation.root_path)
+        self._check_placement(saved, root.owners, generation.root_path)
+        if capture is not None and union is not None:
+            _check_schema(union, generation.schema, generation.root_path)
+        same = root.owners == self.owners
+        restored = Restored()
+        wants: list[Want] = []
+        opaque: list[int] = []
+        plan = self._whole(generation.schema, "") if capture is None else self._asked(capture, generation.schema)
+        for region, boxes, on_resize in plan:
+            ordinal = generation.schema.ordinal(region.name)
+            if region.kind == "per_owner" and not same:
+                if on_resize == "refuse":
+                    raise _resize_refused(region.name, root.owners, self.owners, generation.root_path)
+                if on_resize == "drop":
+                    restored.dropped.add(region.name)
+                continue
+            if region.shape is None:
+                opaque.append(ordinal)
+                continue
+            arrays = [np.empty(box.shape, dtype_of(region.dtype)) for box in boxes]
+            restored.arrays[region.name] = arrays
+            wants += [Want(ordinal, box, array) for box, array in zip(boxes, arrays, strict=True) if not box.empty]
+        values = generation.read(
+            wants,
+            opaque,
+            role=self.role if same else None,
+            level=self.request.level,
+            progress=self.progress,
+            refuse=self.refuses,
+        )
+        for ordinal in opaque:
+            region = generation.schema[ordinal]
+            if ordinal in values:
+                restored.opaque[region.name] = values[ordinal]
+            elif capture is not None:
+                raise SchemaError(
+                    "this owner's part of a per-owner region is not in the checkpoint",
+                    region=region.name,
+                    path=generation.root_path,
+                    expected=f"one that owner {self.role} saved",
+                    found="none",
+                    unharmed="all arrays: nothing was filled",
+                    advice="leave the region out of this owner's state, or start a new store",
+                )
+        prefix = root.prefix
+        return Resumed(prefix.step, prefix.cursor, prefix.epoch, False, generation.digest, restored, root.containers)
+
+    def _asked(self, capture: Capture, schema: Schema) -> list[_Asked]:
+        """List what this owner's destination asks for."""
+        plan: list[_Asked] = [(h.region, [part.box for part in h.parts], h.on_resize) for h in capture.holdings]
+        for prefix in capture.open_prefixes:
+            plan += self._whole(schema, prefix)
+        return plan
+
+    def _whole(self, schema: Schema, prefix: str) -> list[_Asked]:
+        """List all regions at or below a path, whole."""
+        below = f"{prefix}/" if prefix else ""
+        return [
+            (region, [] if region.shape is None else [Box.whole(region.shape)], "drop")
+            for region in schema
+            if region.name == prefix or region.name.startswith(below)
+        ]
+
+    def _check_contract(self, saved: Contract, path: str) -> None:
+        differences = self.contract.differences(saved)
+        if differences:
+            raise ContractError(
+                "the checkpoint is of another contract:\n" + side_by_side(differences, "this run", "checkpoint"),
+                path=path,
+                expected=str({name: mine for name, mine, _ in differences}),
+                found=str({name: theirs for name, _, theirs in differences}),
+                unharmed="all arrays and the store",
+                advice="give the contract that the run was saved with, or start a new store",
+            )
+
+    def _check_placement(self, saved: Contract, then: int, path: str) -> None:
+        if then == self.owners:
+            return
+        policies = {saved.placement, self.contract.placement}
+        if "bound" in policies:
+            advice = "the contract binds the placement: start the run with that many owners"
+        elif "ask" in policies and not self.request.repartition:
+            advice = "call resume(..., repartition=True), or give Contract(placement='free') from the first save on"
+        else:
+            return
+        raise PlacementError(
+            "the checkpoint was saved by another number of owners",
+            path=path,
+            expected=f"{then} owners",
+            found=f"{self.owners} owners",
+            unharmed="all arrays and the store",
+            advice=advice,
+        )
+
+
+def _resize_refused(region: str, then: int, now: int, path: str) -> PlacementError:
+    return PlacementError(
+        "a per-owner region cannot go to another number of owners",
+        region=region,
+        path=path,
+        expected=f"{then} owners, as at the save",
+        found=f"{now} owners",
+        unharmed="all arrays and the store",
+        advice="say what to do: PerOwner(x, on_resize='keep') or 'drop'",
+    )
+
+
+def _check_schema(union: Declarations, saved: Schema, path: str) -> None:
+    """Compare what all owners together want with what was saved; list all differences."""
+    wanted = union.schema
+    open_prefixes = tuple(union.containers)
+    lines: list[tuple[str, str, str]] = []
+    for region in wanted:
+        if region.name not in saved:
+            lines.append((region.name, f"{_form(region)} in the checkpoint", "missing there"))
+            continue
+        there = saved[saved.ordinal(region.name)]
+        if (there.kind, there.dtype, there.shape) != (region.kind, region.dtype, region.shape):
+            lines.append((region.name, _form(region), f"{_form(there)} in the checkpoint"))
+    for region in saved:
+        below = any(region.name == prefix or region.name.startswith(f"{prefix}/") for prefix in open_prefixes)
+        if region.name not in wanted and not below and "" not in open_prefixes:
+            lines.append((region.name, "not in the destination", f"{_form(region)} in the checkpoint"))
+    if lines:
+        text = "; ".join(f"{name}: {mine}, {theirs}" for name, mine, theirs in lines)
+        raise SchemaError(
+            f"the destination does not fit the checkpoint in {len(lines)} region(s): {text}",
+            region=lines[0][0],
+            path=path,
+            expected=f"{lines[0][0]}: {lines[0][1]}",
+            found=f"{lines[0][0]}: {lines[0][2]}",
+            unharmed="all arrays: nothing was filled, and nothing is ever cast",
+            advice="give the state in the form that was saved, or convert it: open_store(path).read() gives it as is",
+        )
+
+
+def _form(region: Region) -> str:
+    if region.shape is None:
+        return region.kind
+    return f"{region.dtype} {region.shape}" + ("" if region.kind == "array" else f" ({region.kind})")

@@ -1,0 +1,162 @@
+"""How bytes travel between neighbours: over MPI, or between threads of one process.
+
+A transport delivers whole messages, in order on each edge, and never blocks. Waiting, numbering and deadlines are the
+channel's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_TAG: Final = 7
+#: MPI counts are 32-bit in many libraries; a longer message travels in parts.
+_PART: Final = 64 << 20
+
+
+class Transport(Protocol):
+    """What the channel needs of a wire."""
+
+    name: str
+
+    def send(self, role: int, message: bytes) -> None:
+        """Begin to send; the message is kept until it is gone. Sends to the dead vanish."""
+
+    def poll(self) -> list[tuple[int, bytes]]:
+        """Give all messages that have arrived since, each with its sender's role."""
+
+    def dead(self) -> frozenset[int]:
+        """Give the roles whose process is known to have died."""
+
+    def close(self, patience: float) -> None:
+        """Reap what was sent for at most `patience` seconds, then let go of the wire."""
+
+
+class LocalTransport:
+    """A wire between threads of one process: one queue a role. With one role, that of a single owner."""
+
+    name = "none"
+
+    def __init__(self, role: int, queues: Sequence[deque[tuple[int, bytes]]]) -> None:
+        self._role = role
+        self._queues = queues
+
+    @classmethod
+    def wires(cls, owners: int) -> list[LocalTransport]:
+        """Make the connected transports of all owners."""
+        queues: list[deque[tuple[int, bytes]]] = [deque() for _ in range(owners)]
+        return [cls(role, queues) for role in range(owners)]
+
+    def send(self, role: int, message: bytes) -> None:
+        """Put the message into the other's queue."""
+        self._queues[role].append((self._role, message))
+
+    def poll(self) -> list[tuple[int, bytes]]:
+        """Empty the own queue."""
+        mine, arrived = self._queues[self._role], []
+        while mine:
+            arrived.append(mine.popleft())
+        return arrived
+
+    def dead(self) -> frozenset[int]:
+        """Threads of one process die together."""
+        return frozenset()
+
+    def close(self, patience: float) -> None:
+        """Nothing is held."""
+
+
+class MpiTransport:
+    """A wire over a distributed-graph communicator with the topology's edges.
+
+    Messages are received by matched probe and nothing is posted ahead; nothing is ever cancelled. Where MPI is built and
+    started with fault tolerance (ULFM), a death is learnt from the probe and told by `dead`.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, neighbours: Sequence[int]) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self.name = MPI.Get_library_version().splitlines()[0][:80]
+        self._graph = comm.Create_dist_graph_adjacent(list(neighbours), list(neighbours), reorder=False)
+        self._graph.Set_errhandler(MPI.ERRORS_RETURN)
+        self._sending: list[tuple[MPI.Request, bytes]] = []
+        self._partial: dict[int, list[bytes]] = {}
+        self._dead: frozenset[int] = frozenset()
+
+    def send(self, role: int, message: bytes) -> None:
+        """Begin to send, a long message in parts."""
+        for start in range(0, max(1, len(message)), _PART):
+            last = start + _PART >= len(message)
+            part = (b"\0" if last else b"\1") + message[start : start + _PART]
+            if role in self._dead:
+                return
+            try:
+                request = self._graph.Isend([part, self._mpi.BYTE], role, _TAG)
+            except self._mpi.Exception as error:
+                self._learn(error)
+                return
+            self._sending.append((request, part))
+
+    def poll(self) -> list[tuple[int, bytes]]:
+        """Receive all that has arrived, and reap what has been sent."""
+        arrived: list[tuple[int, bytes]] = []
+        status = self._mpi.Status()
+        while True:
+            try:
+                matched = self._graph.Improbe(self._mpi.ANY_SOURCE, _TAG, status)
+                if matched is None:
+                    break
+                buffer = bytearray(status.Get_count(self._mpi.BYTE))
+                source = status.Get_source()
+                matched.Recv([buffer, self._mpi.BYTE])
+            except self._mpi.Exception as error:
+                self._learn(error)
+                continue
+            self._partial.setdefault(source, []).append(bytes(memoryview(buffer)[1:]))
+            if buffer[0] == 0:
+                arrived.append((source, b"".join(self._partial.pop(source))))
+        self._reap()
+        return arrived
+
+    def _reap(self) -> None:
+        self._sending = [(request, part) for request, part in self._sending if not self._gone(request)]
+
+    def _gone(self, request: MPI.Request) -> bool:
+        try:
+            return bool(request.Test())
+        except self._mpi.Exception as error:
+            self._learn(error)
+            return True
+
+    def _learn(self, error: Any) -> None:
+        """Take a process failure into account; anything else is a fault of the MPI library and is raised."""
+        failed = {getattr(self._mpi, name, None) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")}
+        if error.Get_error_class() not in failed - {None}:
+            raise error
+        group = self._graph.Get_failed()
+        ours = self._graph.Get_group()
+        self._dead = frozenset(group.Translate_ranks(list(range(group.Get_size())), ours))
+        self._graph.Ack_failed(group.Get_size())
+        group.Free()
+        ours.Free()
+
+    def dead(self) -> frozenset[int]:
+        """Give the ranks of which MPI has reported the failure."""
+        return self._dead
+
+    def close(self, patience: float) -> None:
+        """Reap, then free the communicator unless a send is stuck."""
+        end = time.monotonic() + patience
+        self._reap()
+        while self._sending and time.monotonic() < end:
+            time.sleep(0.001)
+            self._reap()
+        if not self._sending and not self._dead:
+            # Freeing is collective by the standard and local in practice; with a send in flight it would wait.
+            self._graph.Free()

@@ -1,0 +1,368 @@
+"""Regions back to nested containers: into a destination, or as new containers from names alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mpickpt.errors import FormatError, SchemaError, StateError
+from mpickpt.state import dtypes, generators, names, values
+from mpickpt.state.capture import CONTAINERS, Capture, Holding, Node, Part, Restored
+from mpickpt.state.flatten import stateful
+from mpickpt.state.layout import Spec
+
+_KINDS = frozenset(CONTAINERS) | {f"object {kind}" for kind in ("list", "tuple", "dict_int")}
+
+
+def check_containers(containers: object, path: str | None = None) -> dict[str, str]:
+    """Check container kinds that were read from a file.
+
+    Raises
+    ------
+    FormatError
+        Unless they map region names to kinds of containers.
+    """
+    if not isinstance(containers, Mapping):
+        raise FormatError("the containers are no JSON object", path=path, found=type(containers).__name__)
+    for name, kind in containers.items():
+        names.split(name)
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise FormatError("unknown kind of container", region=name, path=path, found=repr(kind)[:100])
+    return dict(containers)
+
+
+def check_destination(capture: Capture) -> list[str]:
+    """Look at what is to be filled, before anything is.
+
+    Returns
+    -------
+    list of str
+        Names of array regions with a part that becomes a new array: a `Spec`, or an array that is read-only.
+
+    Raises
+    ------
+    StateError
+        For a writeable array whose elements share memory, as `numpy.lib.stride_tricks` makes them.
+    """
+    fresh = []
+    for holding in capture.holdings:
+        made = False
+        for part in holding.parts:
+            array = part.array
+            if isinstance(array, Spec) or not array.flags.writeable:
+                made = True
+            elif 0 in array.strides and _overlaps(array):
+                raise StateError(
+                    "elements of a destination share memory",
+                    region=holding.region.name,
+                    expected="an array with memory of its own for each element",
+                    found=f"shape {array.shape} with strides {array.strides}",
+                )
+        if made:
+            fresh.append(holding.region.name)
+    return fresh
+
+
+def _overlaps(array: np.ndarray[Any, Any]) -> bool:
+    return array.size > 0 and any(
+        stride == 0 and length > 1 for stride, length in zip(array.strides, array.shape, strict=True)
+    )
+
+
+def _in_place(array: np.ndarray[Any, Any] | Spec) -> bool:
+    return not isinstance(array, Spec) and array.flags.writeable and not _overlaps(array)
+
+
+def build(restored: Restored, containers: Mapping[str, str]) -> Any:
+    """Build nested containers from names, where there is no destination.
+
+    Parameters
+    ----------
+    restored : Restored
+        Whole regions.
+    containers : mapping
+        Escaped path -> kind, as saved. Dataclasses and namedtuples become dicts of their fields, and objects
+        what their state_dict() gave.
+
+    Returns
+    -------
+    nested dicts, lists, tuples
+        With NumPy arrays and values as leaves.
+
+    Raises
+    ------
+    FormatError
+        If names and containers contradict each other, or a value is malformed.
+    """
+    return _Tree(restored, containers, restored.arrays.keys() | restored.opaque.keys()).at("")
+
+
+class _Leaf:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _Tree:
+    """Names as a tree of their escaped parts, turned into containers where asked for."""
+
+    def __init__(self, restored: Restored, containers: Mapping[str, str], chosen: Iterable[str]) -> None:
+        self.containers = containers
+        self.root: dict[str, Any] | _Leaf | None = None
+        for name in sorted(chosen):
+            if name in restored.arrays:
+                self.place(name, _Leaf(restored.arrays[name][0]))
+            elif name in restored.opaque:
+                self.place(name, _Leaf(values.decode(restored.opaque[name], name)))
+        for name, kind in containers.items():
+            self.place(name, None if kind == "object" else {})
+
+    def place(self, name: str, what: dict[str, Any] | _Leaf | None) -> None:
+        """Put a leaf at a name; or see to it that there is a container ({}), or anything at all (None)."""
+        found = self.root if self.root is not None else {}
+        parts = name.split("/") if name else []
+        if not parts:
+            self.root = self.fit(name, self.root, what)
+            return
+        self.root = found
+        for at, part in enumerate(parts):
+            if isinstance(found, _Leaf):
+                raise self.both("/".join(parts[:at]))
+            if at == len(parts) - 1:
+                found[part] = self.fit(name, found.get(part), what)
+            else:
+                found = found.setdefault(part, {})
+
+    def fit(self, name: str, there: Any, what: dict[str, Any] | _Leaf | None) -> Any:
+        if there is None:
+            return {} if what is None else what
+        if what is not None and (isinstance(what, _Leaf) or isinstance(there, _Leaf)):
+            raise self.both(name)
+        return there
+
+    def both(self, name: str) -> FormatError:
+        return FormatError("a name is both a region and a container", region=name)
+
+    def has(self, name: str) -> bool:
+        return self.find(name) is not None
+
+    def find(self, name: str) -> Any:
+        found: Any = self.root
+        for part in name.split("/") if name else ():
+            if not isinstance(found, dict):
+                return None
+            found = found.get(part)
+        return found
+
+    def at(self, name: str) -> Any:
+        found = self.find(name)
+        return {} if found is None else self.turn(name, found)
+
+    def turn(self, name: str, node: Any) -> Any:
+        if isinstance(node, _Leaf):
+            return node.value
+        kind = self.containers.get(name, "dict").removeprefix("object ")
+        found: dict[names.Key, Any] = {}
+        for part, child in node.items():
+            try:
+                key = names.unescape(part)
+            except FormatError as error:
+                raise FormatError(error.message, region=names.below(name, part), found=error.found) from None
+            if isinstance(key, int) and kind not in ("list", "tuple", "dict_int"):
+                raise FormatError("an index below something that is no list", region=names.below(name, part))
+            found[key] = self.turn(names.below(name, part), child)
+        if kind not in ("list", "tuple"):
+            return found
+        if found.keys() != set(range(len(found))):
+            raise FormatError(
+                f"a {kind} with gaps", region=name, expected=f"#0 to #{len(found) - 1}", found=str(list(found)[:20])
+            )
+        items = [found[index] for index in range(len(found))]
+        return items if kind == "list" else tuple(items)
+
+
+def commit(capture: Capture, restored: Restored, containers: Mapping[str, str]) -> Any:
+    """Fill a destination: arrays and generators in place, then objects through load_state_dict, in this order.
+
+    All that can be refused is refused before anything is changed.
+
+    Parameters
+    ----------
+    capture : Capture
+        Of ``flatten(..., destination=True)``.
+    restored : Restored
+        What was read for it.
+    containers : mapping
+        Escaped path -> kind, as saved.
+
+    Returns
+    -------
+    nested containers
+        As the destination, unwrapped: the same arrays and objects where they were filled, new ones for values,
+        `Spec` and read-only arrays. Several boxes of one region are a list of arrays.
+
+    Raises
+    ------
+    SchemaError
+        If something the destination holds was not read, or has another shape, dtype or kind.
+    FormatError
+        If a value is malformed.
+    StateError
+        For a destination that cannot be filled.
+    """
+    check_destination(capture)
+    filling = _Filling(capture, restored, containers)
+    nest = filling.make(capture.nest)
+    for target, source in filling.copies:
+        np.copyto(target, source, casting="equiv")
+    for generator, source in filling.settings:
+        generators.set_from(generator, source)
+    for load, structure in filling.loads:
+        load(structure)
+    return nest
+
+
+class _Filling:
+    """Works out what is to be done to a destination, without doing any of it."""
+
+    def __init__(self, capture: Capture, restored: Restored, containers: Mapping[str, str]) -> None:
+        self.restored = restored
+        self.holdings = {holding.region.name: holding for holding in capture.holdings}
+        self.copies: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+        self.settings: list[tuple[Any, Any]] = []
+        self.loads: list[tuple[Callable[[Any], object], Any]] = []
+        if capture.open_prefixes:
+            others = (restored.arrays.keys() | restored.opaque.keys()) - self.holdings.keys()
+            self.tree = _Tree(restored, containers, others)
+
+    def make(self, node: Node) -> Any:
+        kind, original = node.kind, node.original
+        if kind == "array":
+            return self.arrays(node)[0]
+        if kind == "arrays":
+            return self.arrays(node)
+        if kind == "opaque":
+            return self.opaque(node)
+        if kind == "object":
+            if not self.tree.has(node.name):
+                raise self.missing(node.name)
+            self.loads.append((original.load_state_dict, self.tree.at(node.name)))
+            return original
+        children = [(key, self.make(child)) for key, child in node.children]
+        if kind == "list":
+            return [child for _, child in children]
+        if kind == "tuple":
+            return tuple(child for _, child in children)
+        if kind == "namedtuple":
+            return type(original)._make(child for _, child in children)
+        if kind == "dataclass":
+            made = object.__new__(type(original))
+            for key, child in children:
+                object.__setattr__(made, str(key), child)
+            return made
+        if type(original) is dict:
+            return dict(children)
+        same = copy.copy(original)
+        same.update(children)
+        return same
+
+    def missing(self, name: str) -> SchemaError:
+        return SchemaError(
+            "the checkpoint has nothing for a part of the destination",
+            region=name,
+            expected="a saved region of this name",
+            found="none",
+            unharmed="nothing of the destination was changed",
+        )
+
+    def arrays(self, node: Node) -> list[Any]:
+        holding = self.holdings[node.name]
+        found = self.restored.arrays.get(node.name)
+        if found is None and all(part.box.empty for part in holding.parts):
+            return [_nothing(part) for part in holding.parts]
+        if found is None or len(found) != len(holding.parts):
+            raise self.missing(node.name)
+        made = []
+        for part, source in zip(holding.parts, found, strict=True):
+            target = part.array
+            self.fits(holding, part, source)
+            if isinstance(target, Spec) or not target.flags.writeable:
+                made.append(source)
+            else:
+                if target is not source:
+                    self.copies.append((target, source))
+                made.append(target)
+        return made
+
+    def fits(self, holding: Holding, part: Part, source: np.ndarray[Any, Any]) -> None:
+        region = holding.region
+        if source.shape != part.box.shape or dtypes.name_of(source.dtype, region.name) != region.dtype:
+            raise SchemaError(
+                "what was read does not fit the destination",
+                region=region.name,
+                expected=f"{region.dtype} of shape {part.box.shape}",
+                found=f"{source.dtype} of shape {source.shape}",
+                unharmed="nothing of the destination was changed",
+            )
+
+    def opaque(self, node: Node) -> Any:
+        name = node.name
+        if name in self.restored.dropped:
+            return None
+        data = self.restored.opaque.get(name)
+        if data is not None:
+            return self.merge(node.original, values.decode(data, name), name)
+        if self.holdings[name].mode == "per_owner":
+            return node.original
+        raise self.missing(name)
+
+    def merge(self, target: Any, value: Any, name: str) -> Any:
+        """Give what stands for a decoded value in the nest: the destination's own object where it can be set."""
+        if isinstance(target, generators.GENERATORS):
+            if not isinstance(value, generators.GENERATORS) or not generators.same_kind(target, value):
+                raise SchemaError(
+                    "the destination's random generator is of another kind",
+                    region=name,
+                    expected=_kind(value),
+                    found=_kind(target),
+                    unharmed="nothing of the destination was changed",
+                )
+            self.settings.append((target, value))
+            return target
+        if isinstance(target, np.ndarray):
+            if (
+                isinstance(value, np.ndarray)
+                and value.shape == target.shape
+                and _in_place(target)
+                and value.dtype in (target.dtype, target.dtype.newbyteorder("<"))
+            ):
+                self.copies.append((target, value))
+                return target
+            return value
+        if type(target) is type(value):
+            if type(value) is dict and target.keys() == value.keys():
+                return {key: self.merge(target[key], item, name) for key, item in value.items()}
+            if type(value) in (list, tuple) and len(target) == len(value):
+                return type(value)(self.merge(one, two, name) for one, two in zip(target, value, strict=True))
+        if stateful(target):
+            self.loads.append((target.load_state_dict, value))
+            return target
+        return value
+
+
+def _kind(x: Any) -> str:
+    if isinstance(x, np.random.Generator):
+        return f"numpy Generator over {type(x.bit_generator).__name__}"
+    return f"{type(x).__module__}.{type(x).__qualname__}"
+
+
+def _nothing(part: Part) -> np.ndarray[Any, Any]:
+    array = part.array
+    return np.empty(array.shape, array.dtype) if isinstance(array, Spec) else array
+
+
+__all__ = ["build", "check_containers", "check_destination", "commit"]

@@ -1,0 +1,1 @@
+"""Where the bytes live: files, and nothing of MPI."""

@@ -1,0 +1,566 @@
+"""The directory of a run: what is published, who claimed which epoch, which generations are on the lineage.
+
+A root's name in ``roots/`` is what publishes a generation; nothing else is. Lists ignore names outside the pattern.
+docs/format.md says what is damage and what is only worth a warning.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import logging
+import os
+import uuid
+from collections.abc import Container, Iterable
+from typing import NamedTuple, TypeAlias
+
+from mpickpt.errors import CheckpointError, IntegrityError, NotFoundError, StateError, StoreError, from_record
+from mpickpt.format.fields import FORMAT
+from mpickpt.format.manifest import Manifest, decode_root
+from mpickpt.format.names import attempt_name, claim_name, parse_claim_name, parse_root_name
+from mpickpt.format.records import Claim, RunInfo, Void, record
+from mpickpt.store import commit, filesystem, keeping
+from mpickpt.store.commit import Way
+from mpickpt.store.files import names_in, read_record
+from mpickpt.store.filesystem import Promise
+from mpickpt.store.refusal import store_error
+
+_log = logging.getLogger("mpickpt")
+
+Origins: TypeAlias = dict[int, tuple[int, int] | None]
+
+
+class RootName(NamedTuple):
+    """A name in ``roots/``; ordered as generations are."""
+
+    epoch: int
+    step: int
+    nonce: str
+    name: str
+
+    @property
+    def attempt(self) -> str:
+        """Name of the attempt's directory below ``data/``."""
+        return self.name.removesuffix(".json")
+
+
+class Directory:
+    """One run's store.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The run's directory.
+    way : Way, optional
+        How files are placed, where that is not to be found out by a probe.
+
+    Attributes
+    ----------
+    path : str
+        Absolute.
+    promise : Promise or None
+        What the file system can do; known once it was opened for writing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], way: Way | None = None) -> None:
+        try:
+            self.path = os.path.abspath(os.fspath(path))
+        except (TypeError, ValueError) as error:
+            raise StateError("the path of a store is no path", found=repr(path)[:100]) from error
+        self.roots_path = os.path.join(self.path, "roots")
+        self.epochs_path = os.path.join(self.path, "epochs")
+        self.data_path = os.path.join(self.path, "data")
+        self.pins_path = os.path.join(self.path, "pins")
+        self.promise: Promise | None = None
+        self._way = way
+        self._fence: bool | None = None
+        self._run: RunInfo | None = None
+        self._kinds: dict[str, bool] = {}  # name of a readable root or void -> whether it is a root
+
+    # ------------------------------------------------------------------ opening
+
+    def open(self, write: bool = False, check: bool = True) -> Directory:
+        """Look whether it is a store; for writing, also try the file system and make what is missing.
+
+        Parameters
+        ----------
+        write : bool
+            Whether anything is going to be written. Without it nothing is probed or made.
+        check : bool
+            Whether to refuse a damaged store (see `check`).
+
+        Returns
+        -------
+        Directory
+            Itself.
+
+        Raises
+        ------
+        NotFoundError
+            If nothing is there, and it is not opened for writing.
+        StoreError
+            If the path is a file or a dangling link, cannot be read or written, or cannot publish safely.
+        IntegrityError, FormatError
+            If the store is damaged, or of a newer format.
+        """
+        made: list[str] = []
+        if not os.path.isdir(self.path):
+            if os.path.lexists(self.path):
+                raise self._no_directory()
+            if not write:
+                raise NotFoundError("there is no store", path=self.path)
+            made = self._make_path()
+        try:
+            names_in(self.path)
+            if write:
+                self.promise = filesystem.probe(self.path)
+        except StoreError:
+            for path in reversed(made):
+                os.rmdir(path)
+            raise
+        if check:
+            self.check()
+        if write:
+            self._prepare()
+        return self
+
+    def _no_directory(self) -> StoreError:
+        dangling = os.path.islink(self.path) and not os.path.exists(self.path)
+        number = errno.ENOENT if dangling else errno.ENOTDIR
+        return StoreError(
+            "the path of the store is a link to nothing" if dangling else "the path of the store is no directory",
+            errno=number,
+            path=self.path,
+            expected="a directory, or nothing",
+            unharmed="what stands there",
+        )
+
+    def _make_path(self) -> list[str]:
+        """Make the directory and those above it that are missing; give those that were made, outermost first."""
+        missing = []
+        path = self.path
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        return [path for path in reversed(missing) if commit.make_directory(path)]
+
+    def _prepare(self) -> None:
+        """Make what is missing, the claims' directory last: claims without ``roots/`` are damage."""
+        for path in (self.roots_path, self.data_path, self.epochs_path):
+            if not commit.make_directory(path, fence=self.fence):
+                commit.refresh(path)  # writable, before anything is claimed; and no listing out of a cache
+        if self._run is None and not os.path.lexists(self._run_path):
+            run = self._known_run() or uuid.uuid4().hex
+            now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+            self._publish(self.path, "run.json", RunInfo(format=FORMAT, run=run, created=now).encode()[0])
+
+    @property
+    def way(self) -> Way:
+        """How files are placed here."""
+        if self._way is not None:
+            return self._way
+        if self.promise is None:
+            self.promise = filesystem.probe(self.path)
+        return self.promise.way
+
+    @property
+    def fence(self) -> bool:
+        """Whether a directory's sync is followed by that of a new file in it."""
+        if self._fence is not None:
+            return self._fence
+        return self.promise is not None and self.promise.fence
+
+    def adopt(self, way: Way, fence: bool) -> None:
+        """Take over what another owner's probe of this directory has found."""
+        self._way, self._fence = way, fence
+
+    def _publish(self, directory: str, name: str, data: bytes) -> bool:
+        return commit.publish(directory, name, data, self.way, self.fence)
+
+    # ------------------------------------------------------------------ the run
+
+    @property
+    def _run_path(self) -> str:
+        return os.path.join(self.path, "run.json")
+
+    @property
+    def run(self) -> RunInfo:
+        """Identity of the run: from run.json, or, where that is purged, from what else stands in the store.
+
+        Raises
+        ------
+        IntegrityError, FormatError
+            If run.json is damaged or of a newer format.
+        NotFoundError
+            If there is none, nor anything that names the run.
+        """
+        if self._run is None:
+            try:
+                self._run = RunInfo.decode(read_record(self._run_path, "run.json"), self._run_path)
+            except FileNotFoundError:
+                run = self._known_run()
+                if run is None:
+                    raise NotFoundError("this directory is no store", path=self.path, expected="run.json") from None
+                _log.warning("run.json is missing in %s; the run is taken from its claims and roots", self.path)
+                return RunInfo(format=FORMAT, run=run, created="unknown")
+        return self._run
+
+    def _known_run(self) -> str | None:
+        """Give the run's id as claims or roots tell it."""
+        claims = self.claims()
+        if claims:
+            return claims[-1].run
+        for root in reversed(self.roots()):
+            try:
+                found = self.read_root(root.name)
+            except (CheckpointError, FileNotFoundError):
+                continue
+            if isinstance(found, Manifest):
+                return found.prefix.run
+        return None
+
+    # ------------------------------------------------------------------ roots
+
+    def roots(self, fresh: bool = False) -> list[RootName]:
+        """List the names in ``roots/``, in the order of (epoch, step): published ones and voids.
+
+        Parameters
+        ----------
+        fresh : bool
+            Write in the directory first, so that no network file system answers from its cache: before a listing
+            that decides something.
+
+        Raises
+        ------
+        StoreError
+            If the directory cannot be read.
+        """
+        if fresh:
+            commit.refresh(self.roots_path)
+        try:
+            names = names_in(self.roots_path)
+        except FileNotFoundError:
+            return []
+        parsed = ((parse_root_name(name), name) for name in names)
+        return sorted(RootName(found[1], found[0], found[2], name) for found, name in parsed if found is not None)
+
+    def root_path(self, name: str) -> str:
+        """Give the path of a root."""
+        return os.path.join(self.roots_path, name)
+
+    def data_of(self, name: str) -> str:
+        """Give the directory of the files of a root's attempt."""
+        return os.path.join(self.data_path, name.removesuffix(".json"))
+
+    def read_root(self, name: str, digest: str | None = None) -> Manifest | Void:
+        """Read what stands under a root's name.
+
+        Parameters
+        ----------
+        name : str
+            The file's name in ``roots/``.
+        digest : str, optional
+            The root's digest, where it is known: ``blake3:HEX``.
+
+        Returns
+        -------
+        Manifest or Void
+
+        Raises
+        ------
+        NotFoundError
+            If it is not there.
+        IntegrityError
+            If it is damaged, another one than `digest` names, or of another moment than its name says.
+        FormatError
+            If it is malformed or of a newer format.
+        StoreError
+            If it cannot be read.
+        """
+        path = self.root_path(name)
+        try:
+            data = read_record(path, "a root manifest")
+        except FileNotFoundError as error:
+            raise NotFoundError("the generation is gone, or never was", path=path) from error
+        found = decode_root(data, path, digest=digest)
+        if isinstance(found, Void):
+            says = found.attempt
+        else:
+            says = attempt_name(found.prefix.step, found.prefix.epoch, found.prefix.attempt)
+        if says != name.removesuffix(".json"):
+            raise IntegrityError("a root is of another attempt than its name says", path=path, expected=name, found=says)
+        self._kinds[name] = isinstance(found, Manifest)
+        return found
+
+    def is_root(self, name: str) -> bool | None:
+        """Tell whether a published root stands under a name (True), a void (False), or what cannot be read (None)."""
+        if name not in self._kinds:
+            try:
+                self.read_root(name)
+            except CheckpointError:
+                return None
+        return self._kinds[name]
+
+    def publish_root(self, name: str, data: bytes) -> bool:
+        """Publish a generation: from here on it is listed.
+
+        Returns
+        -------
+        bool
+            False: the name was taken, by a void that an owner in doubt put there.
+
+        Raises
+        ------
+        StoreError
+            If it could not be published; ``published = True`` if it is in place with its durability unknown.
+        """
+        return self._publish(self.roots_path, name, data)
+
+    def void(self, name: str, error: CheckpointError) -> CheckpointError | None:
+        """End an attempt for good, or learn that it is published: whichever file exists decides.
+
+        Parameters
+        ----------
+        name : str
+            The attempt's root name.
+        error : CheckpointError
+            Why.
+
+        Returns
+        -------
+        CheckpointError or None
+            What the void record there says, this one's or another's; None if the root stands there, synced by this
+            call.
+
+        Raises
+        ------
+        StoreError, IntegrityError, NotFoundError
+            If the store cannot answer.
+        """
+        mine = Void(attempt=name.removesuffix(".json"), error_record=error.to_record())
+        if self._publish(self.roots_path, name, mine.encode()[0]):
+            return from_record(mine.error_record)
+        found = self.read_root(name)
+        self.sync_root(name)
+        return found.error if isinstance(found, Void) else None
+
+    def sync_root(self, name: str) -> None:
+        """Sync a root and its directory, for whoever finds it there and relies on it.
+
+        Raises
+        ------
+        StoreError
+            If that fails: its durability is not known.
+        """
+        commit.sync_file(self.root_path(name))
+        commit.sync_directory(self.roots_path, self.fence)
+
+    def attempt(self, name: str) -> str:
+        """Make the directory of an attempt, synced into ``data/``, and give its path.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be made, or is there already.
+        """
+        path = self.data_of(name)
+        if not commit.make_directory(path, fence=self.fence):
+            raise store_error(FileExistsError(errno.EEXIST, ""), "making an attempt's directory", path)
+        return path
+
+    # ------------------------------------------------------------------ claims and lineage
+
+    def claims(self, fresh: bool = False) -> list[Claim]:
+        """Read the claims, in the order of their epochs.
+
+        Parameters
+        ----------
+        fresh : bool
+            As for `roots`.
+
+        Raises
+        ------
+        IntegrityError, FormatError
+            If one of them is damaged, or is of another epoch than its name says.
+        StoreError
+            If the directory cannot be read.
+        """
+        if fresh:
+            commit.refresh(self.epochs_path)
+        try:
+            names = names_in(self.epochs_path)
+        except FileNotFoundError:
+            return []
+        epochs = sorted(epoch for epoch in map(parse_claim_name, names) if epoch is not None)
+        if epochs and epochs[-1] != len(epochs):
+            _log.warning("claims older than epoch %d are missing in %s", epochs[-1], self.epochs_path)
+        return [self._claim(epoch) for epoch in epochs]
+
+    def _claim(self, epoch: int) -> Claim:
+        path = os.path.join(self.epochs_path, claim_name(epoch))
+        try:
+            found = Claim.decode(read_record(path, "a claim"), path)
+        except FileNotFoundError as error:
+            raise IntegrityError("a claim was listed and is gone", path=path) from error
+        if found.epoch != epoch:
+            raise IntegrityError(
+                "a claim is of another epoch than its name says", path=path, expected=epoch, found=found.epoch
+            )
+        return found
+
+    def newest_claim(self, fresh: bool = False) -> Claim | None:
+        """Give the claim of the highest epoch; None where nobody has claimed."""
+        claims = self.claims(fresh)
+        return claims[-1] if claims else None
+
+    def claim(self, claim: Claim) -> bool:
+        """Take an epoch.
+
+        Returns
+        -------
+        bool
+            Whether the claim that now stands there is this one, by its nonce.
+
+        Raises
+        ------
+        StoreError, IntegrityError, FormatError
+            If it could not be published, or what stands there cannot be read.
+        """
+        if self._publish(self.epochs_path, claim_name(claim.epoch), claim.encode()[0]):
+            return True
+        return self._claim(claim.epoch).nonce == claim.nonce
+
+    def lineage(self, fresh: bool = False, claims: list[Claim] | None = None) -> list[RootName]:
+        """List the generations that the present run descends from, the newest last.
+
+        A generation (epoch, step) is on the lineage if and only if for every claim c of a later epoch
+        (epoch, step) <= (c.from_epoch, c.from_step), nulls excluding all earlier epochs. Voids are left out; a root
+        that cannot be read is not, so that nobody goes past it without a word.
+
+        Parameters
+        ----------
+        fresh : bool
+            As for `roots`.
+        claims : list of Claim, optional
+            The claims to judge by; default: those in the store.
+        """
+        origins = _origins(self.claims(fresh) if claims is None else claims)
+        return [root for root in self.roots(fresh) if _descends(root, origins) and self.is_root(root.name) is not False]
+
+    # ------------------------------------------------------------------ damage
+
+    def check(self) -> None:
+        """Refuse a store that is damaged as a whole: it is never taken for an empty one.
+
+        Raises
+        ------
+        IntegrityError
+            If there are claims without ``roots/``, a root newer than every claim, roots of which none can be read, a
+            newest claim that continues from a root that is not there, or files of different runs.
+        FormatError
+            If the store, or all its roots, are malformed or of a newer format.
+        """
+        claims = self.claims()
+        names = self.roots()
+        if claims and not os.path.isdir(self.roots_path):
+            raise IntegrityError(
+                "there are claims, but no directory of roots",
+                path=self.roots_path,
+                advice="if the checkpoints are meant to be gone, remove epochs/ as well",
+            )
+        newest = claims[-1] if claims else None
+        epoch = 0 if newest is None else newest.epoch
+        if names and names[-1].epoch > epoch:
+            raise IntegrityError(
+                "a root is newer than every claim",
+                path=self.root_path(names[-1].name),
+                expected=f"a claim of epoch {names[-1].epoch}",
+                found="no claim" if newest is None else f"a newest claim of epoch {epoch}",
+            )
+        self._check_readable(names)
+        if newest is not None and newest.from_epoch is not None:
+            self._check_origin(newest, names)
+        if os.path.lexists(self._run_path) or claims or names:
+            run = self.run.run
+            for claim in claims:
+                if claim.run != run:
+                    raise IntegrityError("a claim is of another run", path=self.epochs_path, expected=run, found=claim.run)
+
+    def _check_readable(self, names: list[RootName]) -> None:
+        first: CheckpointError | None = None
+        for root in reversed(names):
+            try:
+                if isinstance(self.read_root(root.name), Manifest):
+                    return
+            except NotFoundError:
+                continue  # rotated since the listing
+            except CheckpointError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _check_origin(self, claim: Claim, names: list[RootName]) -> None:
+        there = [root for root in names if (root.epoch, root.step) == (claim.from_epoch, claim.from_step)]
+        if not any(self.is_root(root.name) is not False for root in there):
+            raise IntegrityError(
+                "the newest claim continues from a root that is not there",
+                path=self.roots_path,
+                expected=f"the root of epoch {claim.from_epoch}, step {claim.from_step}",
+                found="none",
+            )
+
+    # ------------------------------------------------------------------ keeping
+
+    def pin(self, name: str) -> None:
+        """Keep a generation for good: rotation and sweep leave it alone.
+
+        The pin is a record in ``pins/`` with the root's own file name.
+
+        Raises
+        ------
+        NotFoundError
+            If there is no such generation.
+        StoreError
+            If the pin cannot be written.
+        """
+        if parse_root_name(name) is None or not os.path.lexists(self.root_path(name)) or self.is_root(name) is False:
+            raise NotFoundError("there is no such generation to pin", path=self.root_path(name))
+        commit.make_directory(self.pins_path, fence=self.fence)
+        self._publish(self.pins_path, name, record({"format": FORMAT, "kind": "pin"})[0])
+
+    def pins(self) -> set[str]:
+        """Give the names of the roots that are pinned."""
+        try:
+            return {name for name in names_in(self.pins_path) if parse_root_name(name) is not None}
+        except FileNotFoundError:
+            return set()
+
+    def rotate(self, keep: int | None, keep_every: int | None = None, protect: Container[str] = ()) -> list[str]:
+        """Remove what is beyond `keep` on the lineage; see `keeping.rotate`."""
+        return keeping.rotate(self, keep, keep_every, protect)
+
+    def sweep(self, orphans: bool = False) -> list[str]:
+        """Remove what failed attempts left behind; see `keeping.sweep`."""
+        return keeping.sweep(self, orphans)
+
+    def off_lineage(self, claims: list[Claim], names: Iterable[RootName]) -> list[RootName]:
+        """Give those of `names` that are orphaned."""
+        origins = _origins(claims)
+        return [root for root in names if not _descends(root, origins)]
+
+
+def _origins(claims: list[Claim]) -> Origins:
+    """Give for each epoch what it continues from; of claims that are purged the newest one still knows."""
+    found: Origins = {}
+    entries = list(claims[-1].lineage) if claims else []
+    entries += [(claim.epoch, claim.from_epoch, claim.from_step) for claim in claims]
+    for epoch, from_epoch, from_step in entries:
+        found[epoch] = None if from_epoch is None or from_step is None else (from_epoch, from_step)
+    return found
+
+
+def _descends(root: RootName, origins: Origins) -> bool:
+    for epoch, origin in origins.items():
+        if epoch > root.epoch and (origin is None or (root.epoch, root.step) > origin):
+            return False
+    return True

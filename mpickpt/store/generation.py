@@ -1,0 +1,445 @@
+"""One generation, read: root, the manifests that are needed, the shards that hold what is wanted.
+
+Every byte hangs from the root's digest: each manifest is checked against its parent's record and the root's prefix,
+each shard against its manifest's record, each chunk against its shard's table. What a manifest claims to cover is
+computed again from its pieces. A star is the tree whose root has all others as children; any depth is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpickpt import _native
+from mpickpt.errors import CheckpointError, CoverageError, FormatError, IntegrityError, NotFoundError, StateError
+from mpickpt.format.layout import CHUNK, PieceSpec
+from mpickpt.format.manifest import ChildRecord, Manifest, ShardRecord, Void, decode_root, manifest_file
+from mpickpt.state import coverage, dtypes
+from mpickpt.state.region import Box, Region, Schema
+from mpickpt.store.files import below, read_record
+from mpickpt.store.reader import Reading, Shard, Want, check_level
+from mpickpt.store.threads import Buffers, Pool, share
+from mpickpt.store.wanted import Wanted
+from mpickpt.store.writer import Progress, batches, nonfinite_error
+
+if TYPE_CHECKING:
+    from mpickpt.store.directory import Directory
+    from mpickpt.store.report import Verdict
+
+_OPEN = 64
+"""Shards that are open at a time."""
+_SCAN_BYTES = 8 << 20
+
+
+class Generation:
+    """A published generation.
+
+    Parameters
+    ----------
+    directory : Directory
+        Its store.
+    name : str
+        Its root's name in ``roots/``.
+    digest : str, optional
+        The root's digest, where it is known: nothing else is then taken for it.
+    bindings : mapping of str to str, optional
+        Recorded file names (as ``00000/000012.safetensors``) and where these files are instead.
+    pool : Pool, optional
+        Threads for reading; without, the caller's own.
+
+    Attributes
+    ----------
+    root : Manifest
+    schema : Schema
+    name : str
+    digest : str
+        The root's, ``blake3:HEX``.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no such generation, or its attempt was voided.
+    IntegrityError, FormatError, StoreError
+        As `Directory.read_root`.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        name: str,
+        digest: str | None = None,
+        *,
+        bindings: Mapping[str, str] | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        found = directory.read_root(name, digest)
+        self._begin(found, directory.root_path(name), directory.data_of(name), directory.path, bindings, pool)
+
+    @classmethod
+    def at(
+        cls,
+        root_path: str,
+        bindings: Mapping[str, str] | None = None,
+        digest: str | None = None,
+        data: str | None = None,
+        pool: Pool | None = None,
+    ) -> Generation:
+        """Open a generation by its files, wherever they have been moved: records are matched by digest and role.
+
+        Parameters
+        ----------
+        root_path : str
+            The root manifest.
+        bindings : mapping of str to str, optional
+            Recorded file names and where these files are.
+        digest : str, optional
+            The root's digest.
+        data : str, optional
+            Directory of the files that `bindings` does not name; default: the root's own.
+        pool : Pool, optional
+        """
+        try:
+            found = decode_root(read_record(root_path, "a root manifest"), root_path, digest=digest)
+        except FileNotFoundError as error:
+            raise NotFoundError("there is no root manifest", path=root_path) from error
+        self = cls.__new__(cls)
+        place = os.path.dirname(os.path.abspath(root_path))
+        self._begin(found, root_path, place if data is None else data, place, bindings, pool)
+        return self
+
+    def _begin(
+        self,
+        found: Manifest | Void,
+        root_path: str,
+        data: str,
+        base: str,
+        bindings: Mapping[str, str] | None,
+        pool: Pool | None,
+    ) -> None:
+        if isinstance(found, Void):
+            raise NotFoundError(
+                "this attempt was never published", path=root_path, found=f"a void record: {found.error.message}"
+            )
+        if found.kind != "root" or found.schema is None:
+            raise FormatError("a group manifest stands where a root should be", path=root_path, found=found.kind)
+        self.root: Manifest = found
+        self.schema: Schema = found.schema
+        self.name = os.path.basename(root_path)
+        self.digest = found.digest
+        self.root_path = root_path
+        self.data_path = data
+        self.base = base
+        self.pool = pool
+        self._bindings = dict(bindings or {})
+        self._manifests: dict[int, Manifest] = {}
+        self._root_checked = False
+
+    # ------------------------------------------------------------------ files
+
+    def path_of(self, file: str) -> str:
+        """Give where a recorded file is."""
+        return self._bindings.get(file) or os.path.join(self.data_path, file)
+
+    def gone(self, path: str, what: str) -> CheckpointError:
+        """Say what a missing file means: rotated if the root is gone too, else damage."""
+        if not os.path.lexists(self.root_path):
+            return NotFoundError(
+                "the generation was removed while it was read (rotated)",
+                path=self.root_path,
+                advice="choose another generation",
+            )
+        return IntegrityError(f"{what} is missing", path=path, expected="the file that its record names", found="nothing")
+
+    def check_root(self) -> None:
+        """Compute the root's cover again, and compare it with what the schema needs.
+
+        Raises
+        ------
+        FormatError
+            If it is not what the recorded pieces and children add up to.
+        CoverageError
+            If the pieces do not tile every region exactly once.
+        """
+        if self._root_checked:
+            return
+        self._check_cover(self.root, self.root_path)
+        expected = coverage.expected_cover(self.schema)
+        if self.root.cover != expected:
+            raise CoverageError(
+                "the generation's pieces do not tile its regions exactly once",
+                path=self.root_path,
+                expected=f"cover {expected:064x}",
+                found=f"cover {self.root.cover:064x}",
+            )
+        self._root_checked = True
+
+    def _check_cover(self, manifest: Manifest, path: str) -> None:
+        pieces = ((ordinal, Box(lo, hi)) for shard in manifest.shards for ordinal, lo, hi in shard.pieces)
+        try:
+            mine = coverage.cover_of(self.schema, pieces)
+        except CoverageError as error:
+            error.path = path
+            raise
+        total = (mine + sum(child.cover for child in manifest.children)) & coverage.MASK
+        if total != manifest.cover:
+            raise FormatError(
+                "a manifest's cover is not what its pieces and children add up to",
+                path=path,
+                expected=f"{total:064x}",
+                found=f"{manifest.cover:064x}",
+            )
+
+    def child(self, record: ChildRecord) -> Manifest:
+        """Read a child's manifest, and check it against its parent's record and the root's prefix.
+
+        Raises
+        ------
+        IntegrityError
+            If it is missing, or not what its parent's record names.
+        FormatError
+            If it is malformed or contradicts parent, root or itself.
+        NotFoundError
+            If the generation was rotated meanwhile.
+        StoreError
+            If it cannot be read.
+        """
+        known = self._manifests.get(record.role)
+        if known is not None:
+            return known
+        path = self.path_of(manifest_file(record.role))
+        try:
+            data = read_record(path, "a manifest")
+        except FileNotFoundError:
+            raise self.gone(path, "a manifest") from None
+        found = Manifest.decode(data, path, digest=record.digest, schema=self.schema)
+        for what, mine, theirs in (
+            ("kind", found.kind, "group"),
+            ("role", found.role, record.role),
+            ("size", found.size, record.size),
+            ("cover", found.cover, record.cover),
+            ("prefix", found.prefix, self.root.prefix),
+        ):
+            if mine != theirs:
+                raise FormatError(
+                    f"a manifest has another {what} than its parent or root says",
+                    path=path,
+                    expected=str(theirs),
+                    found=str(mine),
+                )
+        self._check_cover(found, path)
+        self._manifests[record.role] = found
+        return found
+
+    def manifests(self) -> Iterator[tuple[str, Manifest]]:
+        """Read all manifests, the root first, in preorder, as (path, manifest); raises as `child`."""
+        yield self.root_path, self.root
+        waiting = list(reversed(self.root.children))
+        while waiting:
+            record = waiting.pop()
+            found = self.child(record)
+            yield self.path_of(manifest_file(record.role)), found
+            waiting.extend(reversed(found.children))
+
+    def shards(self) -> Iterator[ShardRecord]:
+        """Give the records of all shards; reads all manifests, and raises as `child`."""
+        for _, manifest in self.manifests():
+            yield from manifest.shards
+
+    def open_shard(self, record: ShardRecord) -> Shard:
+        """Open a shard; raises as `Shard`, and says what it means when it is missing."""
+        path = self.path_of(record.file)
+        try:
+            return Shard(path, record, self.root.prefix, self.schema)
+        except FileNotFoundError:
+            raise self.gone(path, "a shard") from None
+
+    # ------------------------------------------------------------------ reading
+
+    def read(
+        self,
+        wants: Sequence[Want],
+        opaque: Iterable[int],
+        role: int | None = None,
+        level: str = "full",
+        progress: Progress | None = None,
+        refuse: Callable[[str], bool] | None = None,
+    ) -> dict[int, bytes]:
+        """Read boxes and opaque regions, every chunk verified before this returns.
+
+        Only the manifests are read that can hold what is wanted: the root, the path to `role`, and, while something
+        is still missing, subtrees whose roles (by the regions' rule) or bounds meet it.
+
+        Parameters
+        ----------
+        wants : sequence of Want
+            Boxes and where they go; private arrays, since after an error they are filled in part.
+        opaque : iterable of int
+            Ordinals of ``value`` regions, and of ``per_owner`` regions of `role`.
+        role : int, optional
+            Whose per-owner bytes, and whose manifests are looked at first.
+        level : {"full", "fast"}
+            By digest or by CRC.
+        progress : Progress, optional
+            Counts the bytes read; its `cancelled` stops the reading.
+        refuse : callable, optional
+            Tells for a region's name whether NaN and infinities are refused.
+
+        Returns
+        -------
+        dict of int to bytes
+            Opaque bytes by ordinal. What `role` has not in a ``per_owner`` region is left out.
+
+        Raises
+        ------
+        CoverageError
+            If the pieces leave a gap in what is wanted, or overlap there.
+        NonFiniteError
+            If a value is not finite where that is refused.
+        IntegrityError, FormatError, NotFoundError, StoreError, StateError, Cancelled
+        """
+        check_level(level)
+        self.check_root()
+        wanted = Wanted(self.schema, self._check_wants(wants), opaque, role, self.root.owners)
+        self._visit(wanted, role)
+        wanted.finish(self.root_path)
+        found: dict[int, bytes] = {}
+        needs = wanted.needs()
+        for start in range(0, len(needs), _OPEN):
+            found |= self._read_shards(needs[start : start + _OPEN], level, progress)
+        if refuse is not None:
+            self._check_finite(wants, refuse)
+        return found
+
+    def _check_wants(self, wants: Sequence[Want]) -> Sequence[Want]:
+        for want in wants:
+            region = self._region(want.ordinal)
+            if region.shape is None:
+                raise StateError("an opaque region has no boxes", region=region.name)
+            want.box.check(region.shape, region.name)
+            if want.out.shape != want.box.shape or dtypes.name_of(want.out.dtype, region.name) != region.dtype:
+                raise StateError(
+                    "a destination has another shape or dtype than its box",
+                    region=region.name,
+                    expected=f"{region.dtype} of shape {want.box.shape}",
+                    found=f"{want.out.dtype} of shape {want.out.shape}",
+                )
+        return wants
+
+    def _region(self, ordinal: int) -> Region:
+        if not 0 <= ordinal < len(self.schema):
+            raise StateError("no such region", expected=f"an ordinal below {len(self.schema)}", found=ordinal)
+        return self.schema[ordinal]
+
+    def _visit(self, wanted: Wanted, role: int | None) -> None:
+        """Read the manifests that are needed, and take from each what it has."""
+        wanted.take(self.root.shards)
+        waiting: list[ChildRecord] = list(self.root.children)
+        if role is not None:
+            # The path to `role` first: with the shape that was saved it has all that the root has not.
+            path = waiting
+            while wanted.pending:
+                on_path = next((child for child in path if child.role <= role < child.role + child.size), None)
+                if on_path is None or not wanted.meets(on_path):
+                    break
+                waiting.remove(on_path)
+                found = self.child(on_path)
+                wanted.take(found.shards)
+                path = list(found.children)
+                waiting += path
+        waiting.sort(key=lambda child: child.role, reverse=True)
+        passed: list[ChildRecord] = []
+        while waiting and wanted.pending:
+            record = waiting.pop()
+            if not wanted.meets(record):
+                passed.append(record)
+                continue
+            found = self.child(record)
+            wanted.take(found.shards)
+            waiting.extend(reversed(found.children))
+        # Bounds are claims. Before a gap is told, what they left out is looked at as well.
+        while passed and wanted.pending_elsewhere():
+            found = self.child(passed.pop())
+            wanted.take(found.shards)
+            passed.extend(found.children)
+
+    def _read_shards(
+        self, needs: Sequence[tuple[ShardRecord, list[Want], list[int]]], level: str, progress: Progress | None
+    ) -> dict[int, bytes]:
+        shards: list[Shard] = []
+        readings: list[Reading] = []
+        try:
+            for record, wants, opaque in needs:
+                shard = self.open_shard(record)
+                shards.append(shard)
+                readings.append(shard.plan(wants, opaque))
+            tasks = [
+                (reading, reading.chunks[batch.start : batch.stop])
+                for reading in readings
+                for batch in batches(len(reading.chunks), reading.shard.layout.chunk)
+            ]
+            buffers = Buffers(CHUNK)
+
+            def work(task: tuple[Reading, list[int]]) -> None:
+                reading, indices = task
+                for index in indices:
+                    reading.read(index, level, buffers, progress)
+
+            share(self.pool, work, tasks)
+        finally:
+            for shard in shards:
+                shard.close()
+        found: dict[int, bytes] = {}
+        for reading in readings:
+            found |= reading.opaque()
+        return found
+
+    def _check_finite(self, wants: Sequence[Want], refuse: Callable[[str], bool]) -> None:
+        """Scan what was read; many small arrays go to a thread at once."""
+        checked = [
+            want
+            for want in wants
+            if dtypes.is_floating(self.schema[want.ordinal].dtype) and refuse(self.schema[want.ordinal].name)
+        ]
+        tasks: list[list[Want]] = [[]]
+        size = 0
+        for want in checked:
+            tasks[-1].append(want)
+            size += want.out.nbytes
+            if size >= _SCAN_BYTES:
+                tasks.append([])
+                size = 0
+        share(self.pool, self._scan, tasks)
+
+    def _scan(self, wants: Sequence[Want]) -> None:
+        for want in wants:
+            region = self.schema[want.ordinal]
+            dtype = dtypes.dtype_of(region.dtype)
+            plain: np.ndarray[Any, Any] = np.ascontiguousarray(want.out, dtype).reshape(-1)
+            flat = _native.first_nonfinite(plain.view(np.uint8), region.dtype)
+            if flat >= 0:
+                spec = PieceSpec(want.ordinal, region.name, want.box, region.dtype, plain.nbytes)
+                error = nonfinite_error(spec, flat, plain[flat], None)
+                error.path = self.root_path
+                raise error
+
+    # ------------------------------------------------------------------ checking
+
+    def verify(self, level: str = "full") -> list[Verdict]:
+        """Check every file; see `verifying.verify`. Never raises for damage."""
+        from mpickpt.store.verifying import verify
+
+        return verify(self, level)
+
+    def unlisted(self) -> list[str]:
+        """Give the files in the attempt's directory that no manifest names: harmless, and told for information.
+
+        Raises as `child`, since all manifests are read.
+        """
+        named = {record.file for record in self.shards()} | {manifest_file(role) for role in self._manifests}
+        return [file for file in below(self.data_path) if file not in named]
+
+
+__all__ = ["Generation", "Want"]

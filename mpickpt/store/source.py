@@ -1,0 +1,130 @@
+"""The payload of a shard, as it lies in memory: any stretch of it, from where it lies or assembled in a buffer."""
+
+from __future__ import annotations
+
+import bisect
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpickpt.errors import StateError
+from mpickpt.state import dtypes
+from mpickpt.state.region import Box, flat_boxes
+
+if TYPE_CHECKING:
+    from mpickpt.format.layout import Layout
+    from mpickpt.state.plan import Piece
+
+GRAIN = 16
+"""A chunk is a multiple of the largest element, so that no element lies in two chunks."""
+
+
+def flat_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """Give an array's memory as a 1-D uint8 array; None where that is not the array in C order, little-endian."""
+    order = array.dtype.byteorder
+    if not array.flags.c_contiguous or order == ">" or (order == "=" and sys.byteorder == "big"):
+        return None
+    return array.reshape(-1).view(np.uint8)
+
+
+class Source:
+    """Pieces in the order in which they lie in a shard's payload.
+
+    Parameters
+    ----------
+    layout : Layout
+        Where each piece goes.
+    pieces : sequence of Piece
+        The same pieces, in any order, with their data.
+
+    Raises
+    ------
+    StateError
+        If a piece of the layout is missing, or has another size or dtype than it has there.
+    """
+
+    def __init__(self, layout: Layout, pieces: Sequence[Piece]) -> None:
+        if layout.chunk % GRAIN:
+            raise StateError("a chunk is no whole number of elements", expected=f"a multiple of {GRAIN}", found=layout.chunk)
+        found = {(piece.ordinal, piece.box): piece for piece in pieces}
+        self._payload = layout.payload
+        self._chunk = layout.chunk
+        self._offsets = [entry.offset for entry in layout.entries]
+        self._flat: list[np.ndarray[Any, Any] | None] = []
+        self._arrays: list[np.ndarray[Any, Any]] = []
+        self._dtypes = [entry.spec.dtype for entry in layout.entries]
+        for entry in layout.entries:
+            spec = entry.spec
+            piece = found.get((spec.ordinal, spec.box))
+            if piece is None:
+                raise StateError("a piece of the layout is not there", region=spec.region, expected=f"[{spec.box.text()}]")
+            data = piece.data
+            array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+            if array.nbytes != spec.nbytes or dtypes.name_of(array.dtype, spec.region) != spec.dtype:
+                raise StateError(
+                    "a piece has another size or dtype than was declared",
+                    region=spec.region,
+                    expected=f"{spec.nbytes} bytes of {spec.dtype}",
+                    found=f"{array.nbytes} bytes of {array.dtype}",
+                )
+            self._arrays.append(array)
+            self._flat.append(flat_bytes(array))
+
+    def chunk(self, index: int, buffer: memoryview) -> memoryview:
+        """Give chunk `index`: from where it lies, if it lies in one piece of C order, else assembled in `buffer`."""
+        start = index * self._chunk
+        stop = min(start + self._chunk, self._payload)
+        at = bisect.bisect_right(self._offsets, start) - 1
+        flat = self._flat[at]
+        if flat is not None and stop - self._offsets[at] <= flat.nbytes:
+            return memoryview(flat[start - self._offsets[at] : stop - self._offsets[at]])
+        self._assemble(at, start, stop, np.frombuffer(buffer, np.uint8))
+        return buffer[: stop - start]
+
+    def _assemble(self, at: int, start: int, stop: int, out: np.ndarray[Any, Any]) -> None:
+        """Copy the payload's bytes [start, stop) to `out`; `at` is the piece in which `start` lies."""
+        offsets, arrays = self._offsets, self._arrays
+        while at < len(offsets) and offsets[at] < stop:
+            offset, flat = offsets[at], self._flat[at]
+            lo = max(start - offset, 0)
+            hi = min(stop - offset, arrays[at].nbytes)
+            here = out[offset + lo - start : offset + hi - start]
+            if flat is not None:
+                here[:] = flat[lo:hi]
+            else:
+                _gather(arrays[at], dtypes.dtype_of(self._dtypes[at]), lo, hi, here)
+            at += 1
+
+
+def _gather(array: np.ndarray[Any, Any], dtype: np.dtype[Any], lo: int, hi: int, out: np.ndarray[Any, Any]) -> None:
+    """Copy bytes [lo, hi) of an array's little-endian C order to `out`, from memory of any strides and byte order."""
+    whole = Box.whole(array.shape)
+    first = lo // dtype.itemsize
+    values = out.view(dtype)
+    for index, box in flat_boxes(array.shape, first, hi // dtype.itemsize):
+        values[index - first : index - first + box.size].reshape(box.shape)[...] = array[box.relative(whole)]
+
+
+def chunk_of(layout: Layout, pieces: Source | Sequence[Piece], index: int, buffer: memoryview) -> memoryview:
+    """Give chunk `index` of a shard's payload.
+
+    Parameters
+    ----------
+    layout : Layout
+        The shard's.
+    pieces : Source or sequence of Piece
+        Its pieces; whoever asks for several chunks makes one `Source` of them first.
+    index : int
+        ``0 <= index < layout.chunks``.
+    buffer : memoryview
+        At least ``layout.chunk`` writable bytes, used where the chunk does not lie in memory as it is.
+
+    Returns
+    -------
+    memoryview
+        Bytes of `buffer`, or of a piece: valid as long as neither is changed.
+    """
+    source = pieces if isinstance(pieces, Source) else Source(layout, pieces)
+    return source.chunk(index, buffer)

@@ -1,0 +1,176 @@
+"""Threads that do not keep the process alive: a hung file system must not hang the interpreter's exit."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import numpy as np
+
+_T = TypeVar("_T")
+
+
+class _Task:
+    __slots__ = ("args", "fn", "future")
+
+    def __init__(self, future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.future, self.fn, self.args = future, fn, args
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self.fn(*self.args))
+        except BaseException as error:  # whoever waits for the future raises it
+            self.future.set_exception(error)
+
+
+class Pool:
+    """A fixed number of daemon threads that run tasks in the order in which they were submitted.
+
+    Parameters
+    ----------
+    n : int
+        How many threads; they start with the first task.
+    name : str
+        What they are called in stack traces.
+    """
+
+    def __init__(self, n: int, name: str) -> None:
+        self.size = max(1, int(n))
+        self.name = name
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, fn: Callable[..., _T], *args: Any) -> Future[_T]:
+        """Run ``fn(*args)`` in one of the threads. After `close` the future comes back cancelled."""
+        future: Future[_T] = Future()
+        with self._lock:
+            if self._closed:
+                future.cancel()
+                future.set_running_or_notify_cancel()
+                return future
+            self._tasks.put(_Task(future, fn, args))
+            if len(self._threads) < self.size:
+                thread = threading.Thread(target=self._work, name=f"{self.name}-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return future
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task.run()
+            del task  # a waiting thread must hold no buffer of its last task
+
+    def close(self, timeout: float | None = None) -> None:
+        """Cancel what has not begun, and wait for what runs: at most `timeout` seconds a thread, if given."""
+        with self._lock:
+            self._closed = True
+            while True:
+                try:
+                    task = self._tasks.get_nowait()
+                except queue.Empty:
+                    break
+                if task is not None and task.future.cancel():
+                    task.future.set_running_or_notify_cancel()
+            for _ in self._threads:
+                self._tasks.put(None)
+            threads, self._threads = self._threads, []
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def share(pool: Pool | None, work: Callable[[_T], object], items: Sequence[_T]) -> None:
+    """Run ``work(item)`` for every item, in the threads of `pool` and in the caller's own.
+
+    Since the caller works too, this ends even where no thread of the pool is free. Items are begun in their order.
+    After the first failure none is begun any more; what was begun is waited for, and then the failure of the first
+    item that failed, in their order, is raised.
+
+    Parameters
+    ----------
+    pool : Pool or None
+        At most as many threads as it has work at once, the caller's included; None: the caller alone.
+    work : callable
+        Thread-safe.
+    items : sequence
+    """
+    numbers = itertools.count()  # next() is one step under the interpreter lock
+    failures: list[tuple[int, BaseException]] = []
+    stopped = threading.Event()
+
+    def loop() -> None:
+        while not stopped.is_set():
+            number = next(numbers)
+            if number >= len(items):
+                return
+            try:
+                work(items[number])
+            except BaseException as error:
+                failures.append((number, error))
+                stopped.set()
+
+    helpers = [] if pool is None else [pool.submit(loop) for _ in range(min(pool.size, len(items)) - 1)]
+    try:
+        loop()
+    finally:
+        if failures:
+            stopped.set()
+        for helper in helpers:
+            if not helper.cancel():
+                helper.exception()
+    if failures:
+        raise min(failures, key=lambda failure: failure[0])[1]
+
+
+class Buffers:
+    """Pooled buffers of one size: at most `limit` bytes of them, or one where that is more.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of a buffer.
+    limit : int
+        Bytes of all together; whoever asks for more waits.
+    """
+
+    def __init__(self, size: int, limit: int = 64 << 20) -> None:
+        self.size = size
+        self._free: list[memoryview] = []
+        self._room = threading.Semaphore(max(1, limit // max(1, size)))
+
+    def take(self) -> memoryview:
+        """Get a buffer, of unknown content; give it back with `give`."""
+        self._room.acquire()
+        try:
+            return self._free.pop()
+        except IndexError:
+            return memoryview(np.empty(self.size, np.uint8)).cast("B")
+
+    def give(self, buffer: memoryview) -> None:
+        """Give back what `take` returned."""
+        self._free.append(buffer)
+        self._room.release()
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[memoryview]:
+        """Hold a buffer for as long as the with-block runs."""
+        buffer = self.take()
+        try:
+            yield buffer
+        finally:
+            self.give(buffer)
