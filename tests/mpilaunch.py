@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mpickpt
+
 HERE = Path(__file__).resolve().parent
 MPIS = ("openmpi", "mpich")
 STACKS = signal.SIGRTMIN + 7
@@ -87,6 +89,9 @@ def environment(mpi: str, extra: Mapping[str, str] = {}) -> dict[str, str]:
     """Make the environment of a job: this one without launcher variables, the MPI's settings, tests/ importable."""
     found = {key: value for key, value in os.environ.items() if not key.startswith(_LAUNCHER_VARIABLES)}
     paths = [str(HERE), *(str(Path(p).resolve()) for p in found.get("PYTHONPATH", "").split(os.pathsep) if p)]
+    package = Path(mpickpt.__file__).resolve().parent.parent
+    if package.name != "site-packages":  # a source tree: ranks must run the one that these tests run
+        paths.append(str(package))
     found |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
     return found | _SETTINGS[mpi] | dict(extra)
 

@@ -69,6 +69,15 @@ def example() -> Path:
     )
 
 
+def _environment() -> dict[str, str]:
+    """Make the environment of the runs: they import the package that this process has, installed or not."""
+    package = Path(mpickpt.__file__).resolve().parent.parent
+    found = {**_SETTINGS, **os.environ}
+    if package.name != "site-packages":
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, (found.get("PYTHONPATH"), str(package))))
+    return found
+
+
 def launcher() -> str:
     """Find mpirun: beside this interpreter (MPI from a wheel), else on the PATH.
 
@@ -114,25 +123,30 @@ class Training:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**_SETTINGS, **os.environ},
+            env=_environment(),
             text=True,
             errors="replace",
             start_new_session=True,
         )
+
+        def end() -> None:
+            if process.poll() is None:  # never signal a number that may by now be another process's
+                _kill_tree(process.pid)
+
         # Whatever hangs is ended: mpirun's processes, then mpirun, and with them the pipe that is read below.
-        timer = threading.Timer(LIMIT, _kill_tree, (process.pid,))
+        timer = threading.Timer(LIMIT, end)
         timer.start()
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                print(f"    {line.rstrip()}", file=self.out, flush=True)
-                if found := re.match(r"step (\d+):", line):
-                    watch(process.pid, int(found[1]))
-            return process.wait(), time.monotonic() - begun
-        finally:
-            timer.cancel()
-            _kill_tree(process.pid)
-            process.wait()
+        with process:
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    print(f"    {line.rstrip()}", file=self.out, flush=True)
+                    if found := re.match(r"step (\d+):", line):
+                        watch(process.pid, int(found[1]))
+                return process.wait(), time.monotonic() - begun
+            finally:
+                timer.cancel()
+                end()
 
     def facts(self) -> dict[str, Any]:
         """Give what the run reported at its end."""

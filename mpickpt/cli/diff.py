@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from mpickpt.cli import output
+
+if TYPE_CHECKING:
+    from mpickpt.store.compare import Difference
 
 
 @click.command("diff")
@@ -41,10 +46,9 @@ def command(what: tuple[str, ...], step: str | None, as_json: bool) -> int:
             }
         )
         return 1 if found else 0
-    for store, one, side in zip(stores, told, ("first", "second"), strict=True):
-        output.line(
-            f"{side + ':':8}{store.path} step {one.step} cursor {one.cursor} epoch {one.epoch} {output.short(one.root)}"
-        )
+    for path, one, side in zip((what[0], what[0 if len(what) == 3 else 1]), told, ("first", "second"), strict=True):
+        moment = f"step {one.step}, cursor {one.cursor}, epoch {one.epoch}"
+        output.line(f"{side + ':':8}{path}  {moment}  {output.short(one.root)}")
     if not found:
         output.line("equal: every region, bit for bit")
         return 0
@@ -54,7 +58,7 @@ def command(what: tuple[str, ...], step: str | None, as_json: bool) -> int:
             (
                 one.region,
                 one.what,
-                "" if one.index is None and one.role is None else f"owner {one.role}" if one.index is None else one.index,
+                _place(one),
                 one.first,
                 one.second,
                 "" if one.count is None else f"{one.count} of {one.size}",
@@ -64,3 +68,9 @@ def command(what: tuple[str, ...], step: str | None, as_json: bool) -> int:
         right=("DIFFERENT",),
     )
     return 1
+
+
+def _place(one: Difference) -> str:
+    if one.role is not None:
+        return f"owner {one.role}"
+    return "" if one.index is None else str(one.index)

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import click
 
+from mpickpt._version import __version__
 from mpickpt.cli.output import printable
 from mpickpt.errors import CheckpointError, StoreError
 
@@ -75,10 +76,10 @@ class Commands(click.Group):
     def _finish(self, args: Sequence[str] | None, prog_name: str | None, leave: bool, extra: dict[str, Any]) -> int:
         """Run a command line, then write its last words, whatever became of it."""
         code, message = self._run(list(sys.argv[1:] if args is None else args), prog_name or "mpickpt", extra)
-        if not _flush():
-            code, message = code or CLOSED_PIPE, ""
-        if message:
-            _say(message)
+        unwritten, reason = _flush()
+        if message or reason:
+            _say(message or reason)
+        code = code or unwritten
         if leave:
             sys.exit(code)
         return code
@@ -131,25 +132,25 @@ def _say(message: str) -> None:
         click.echo(text.encode("utf-8", "backslashreplace"), err=True)
 
 
-def _flush() -> bool:
-    """Flush stdout; False where its reader is gone or it is full, and then the flush at exit goes nowhere."""
+def _flush() -> tuple[int, str]:
+    """Flush stdout; where that fails, give a code and a reason, and let the interpreter's flush at exit go nowhere."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-        return True
+        return 0, ""
     except BrokenPipeError:
-        pass
+        failed = CLOSED_PIPE, ""
     except OSError as error:
-        _say(f"cannot write the result: {error.strerror}")
+        failed = StoreError.exit_code, f"the result could not be written: {error.strerror}"
     with contextlib.suppress(OSError, ValueError):  # no real file behind stdout: nothing that would fail at exit
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
-    return False
+    return failed
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="mpickpt", message="mpickpt %(version)s")
+@click.version_option(__version__, message="mpickpt %(version)s")
 def app() -> None:
     """Look after checkpoints of MPI training runs.
 

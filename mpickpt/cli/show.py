@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -52,7 +53,7 @@ def command(run: str, generation: str | None, tree: bool, as_json: bool) -> None
     )
     if tree:
         output.line()
-        rows = _files(described["manifests"], 0)
+        rows = list(_files(described["manifests"]))
         output.table(("ROLE", "FILE", "SIZE", "PIECES", "DIGEST"), rows, right=("SIZE", "PIECES"))
 
 
@@ -72,23 +73,20 @@ def _head(told: dict[str, Any], described: dict[str, Any]) -> None:
             rows += [(f"contract {name}", repr(inner)) for name, inner in sorted(flatten(value, field).items())]
         else:
             rows.append((f"contract {field}", value))
-    rows += [(f"{part} {key}", value) for part in ("written", "device") for key, value in sorted(described[part].items())]
+    rows += [
+        (f"{part} {key}", value) for part in ("written", "device") for key, value in sorted(described[part].items())
+    ]
     output.table(("WHAT", "VALUE"), rows)
 
 
 _MOMENT = ("step", "cursor", "epoch")
 
 
-def _files(manifest: dict[str, Any], depth: int) -> list[tuple[object, ...]]:
-    """Rows of a manifest, its shards and its children; children are indented."""
-    indent = "  " * depth
-    rows: list[tuple[object, ...]] = [
-        (indent + str(manifest["role"]), manifest["file"], f"{manifest['size']} roles", "", manifest["digest"])
-    ]
-    for shard in manifest["shards"]:
-        rows.append(
-            (f"{indent}- {shard['role']}", shard["file"], output.size(shard["bytes"]), shard["pieces"], shard["digest"])
-        )
-    for child in manifest["children"]:
-        rows += _files(child, depth + 1)
-    return rows
+def _files(manifests: Iterable[dict[str, Any]]) -> Iterator[tuple[object, ...]]:
+    """Give rows of manifests, each with its shards behind it; what is deeper in the tree is indented."""
+    for manifest in manifests:
+        indent = "  " * manifest["depth"]
+        count = f"{manifest['size']} role" + "s" * (manifest["size"] != 1)
+        yield indent + str(manifest["role"]), manifest["file"], count, "", manifest["digest"]
+        for one in manifest["shards"]:
+            yield f"{indent}- {one['role']}", one["file"], output.size(one["bytes"]), one["pieces"], one["digest"]

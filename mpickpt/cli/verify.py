@@ -37,5 +37,7 @@ def command(run: str, generation: str | None, everything: bool, fast: bool, as_j
         )
         checked = ", ".join(f"{one.step} (epoch {one.epoch})" for one in report.generations) or "none"
         output.line()
-        output.line(f"{len(report.verdicts)} files, {len(report.failed)} damaged; level {level}; generations: {checked}")
+        output.line(
+            f"{len(report.verdicts)} files, {len(report.failed)} damaged; level {level}; generations: {checked}"
+        )
     report.raise_for_damage()

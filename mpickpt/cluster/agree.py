@@ -83,7 +83,7 @@ def agree(
             _, body = call.from_parent(Kind.GO)
         call.down(Kind.GO, body)
         decision, tail = unframe(body)
-        return decision, call.run(Declarations.from_bytes, tail) if tail else None
+        return decision, call.run(Declarations.from_bytes, tail, declarations) if tail else None
     if mine["differs"]:
         raise _disagreement(action, mine["differs"])
     union = None
@@ -99,7 +99,9 @@ def _merged(call: Call, declarations: Declarations) -> Declarations:
     below = call.from_children(Kind.DECLARE)
     if not below:
         return declarations
-    return call.run(lambda: declarations.merge([Declarations.from_bytes(body) for _, body in sorted(below.items())]))
+    return call.run(
+        lambda: declarations.merge([Declarations.from_bytes(body, declarations) for _, body in sorted(below.items())])
+    )
 
 
 def _compare(mine: dict[str, Any], role: int, theirs: dict[str, Any], other: int) -> None:

@@ -19,7 +19,8 @@ from mpickpt.format.manifest import Manifest
 from mpickpt.format.names import root_name
 from mpickpt.format.records import Claim
 from mpickpt.state.moment import Moment
-from mpickpt.store.directory import Directory, RootName
+from mpickpt.store.directory import Directory
+from mpickpt.store.lineage import RootName
 from mpickpt.store.generation import Generation
 
 _log = logging.getLogger("mpickpt")

@@ -26,10 +26,11 @@ from mpickpt.cluster import gather, inquire
 from mpickpt.cluster.agree import agree
 from mpickpt.cluster.attempt import Agreed, Attempt, Sums
 from mpickpt.cluster.channel import Call, Kind, Line, Outcome
+from mpickpt.cluster.commitments import Heard, bounds_of, hear, shared_record
 from mpickpt.cluster.topology import writers
-from mpickpt.errors import CheckpointError, MomentError, NonFiniteError, TopologyError
+from mpickpt.errors import CheckpointError, NonFiniteError, TopologyError
 from mpickpt.format.commitment import Commitment, SharedShard
-from mpickpt.format.manifest import ChildRecord, Manifest, ShardRecord
+from mpickpt.format.manifest import Manifest, ShardRecord
 from mpickpt.format.names import manifest_file, shard_file
 from mpickpt.format.prefix import Prefix
 from mpickpt.format.records import Lineage
@@ -37,8 +38,6 @@ from mpickpt.state import coverage
 from mpickpt.state.capture import Capture
 from mpickpt.state.contract import Contract
 from mpickpt.state.declare import Declarations
-from mpickpt.state.plan import shared_boxes
-from mpickpt.state.region import Box
 from mpickpt.store import commit
 from mpickpt.store.commit import Way
 from mpickpt.store.directory import Directory
@@ -47,8 +46,6 @@ from mpickpt.store.threads import Pool
 _log = logging.getLogger("mpickpt")
 
 _NO_DIGEST = bytes(32)
-#: More regions than this without a rule, and a record carries no bounds: the subtree must be visited.
-_MOST_BOUNDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +69,6 @@ class Options:
     def to_json(self) -> dict[str, Any]:
         """Give the options as plain data."""
         return {"write": self.write, "digest": self.algorithm, "nonfinite": dict(self.nonfinite)}
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """The children's commitments, added up."""
-
-    children: tuple[ChildRecord, ...]
-    shared: tuple[tuple[int, SharedShard], ...]
-    sums: Sums
 
 
 class Publisher:
@@ -107,6 +95,7 @@ class Publisher:
         self.parent: dict[str, Any] | None = None
         self.lineage: Lineage = ()
         self._agreed: Agreed | None = None
+        self._declared: Declarations | None = None
         self._began = 0.0
 
     def save(
@@ -166,7 +155,10 @@ class Publisher:
         capture = flatten()
         place = call.place
         self._check_values(capture, place.role)
-        declarations = Declarations.of(capture, place.role, self.contract.to_json(), self.options.to_json())
+        declarations = Declarations.of(
+            capture, place.role, self.contract.to_json(), self.options.to_json(), last=self._declared
+        )
+        self._declared = declarations
         mine = declarations.digest()
         known = self._agreed.digest if self._agreed is not None and self._agreed.mine == mine else ""
         facts = {"step": step, "cursor": cursor, "epoch": self.epoch, "newest": self.last and self.last.root}
@@ -184,9 +176,9 @@ class Publisher:
         failpoints.reach("save.agreed")
 
         records, sums = self._write(call, attempt)
-        heard = self._hear(call, attempt)
-        failpoints.reach("save.heard")
         gathered = self.options.write == "gather"
+        heard = hear(call, attempt, gathered)
+        failpoints.reach("save.heard")
         own = [record for record in records if record is not None and not record.shared]
         cover = sums.cover + sum(attempt.cover(record) for record in own)
         sums = Sums(cover & coverage.MASK, sums.held, sums.copies) + heard.sums
@@ -257,27 +249,6 @@ class Publisher:
 
     # -- 4. commitments
 
-    def _hear(self, call: Call, attempt: Attempt) -> Heard:
-        sizes = dict(call.place.children)
-        found: dict[int, Commitment] = {}
-
-        def take(role: int, body: bytes) -> None:
-            found[role] = _checked(Commitment.unpack(body), role, sizes[role], attempt.prefix)
-            call.heard.add(role)
-
-        call.from_children(Kind.COMMIT, take)
-        gathered = self.options.write == "gather"
-        children, shared, sums = [], [], Sums()
-        for role in sorted(found):
-            child = found[role]
-            sums += Sums(child.cover, child.held, child.copies)
-            if not gathered:
-                digest = f"{attempt.algorithm}:{child.digest.hex()}"
-                children.append(ChildRecord(role, child.size, digest, child.cover, child.bounds))
-            if child.shared is not None:
-                shared.append((role, child.shared))
-        return Heard(tuple(children), tuple(shared), sums)
-
     def _commit(
         self,
         call: Call,
@@ -305,7 +276,7 @@ class Publisher:
             call.run(self._write_manifest, path, data, bool(call.place.children))
             attempt.files.append(path)
             digest = bytes.fromhex(name.partition(":")[2])
-            bounds = _bounds(attempt, own, heard.children)
+            bounds = bounds_of(attempt, own, heard.children)
             failpoints.reach("save.manifest-written")
         commitment = Commitment(
             prefix=attempt.prefix,
@@ -363,7 +334,7 @@ class Publisher:
         schema, declarations = attempt.agreed.schema, attempt.agreed.declarations
         shards = [record for record in records if record is not None]
         for role, told in heard.shared:
-            shards.append(_shared_record(attempt, role, told))
+            shards.append(shared_record(attempt, role, told))
         cover = sums.cover + sum(attempt.cover(record) for record in shards if record.shared)
         sums = Sums(cover & coverage.MASK, sums.held, sums.copies)
         self._compare(call, attempt, sums)
@@ -428,58 +399,3 @@ class Publisher:
             raise inquire.coverage_fault(call, respondent)
         if sums.copies != 0:
             raise inquire.copies_fault(call, respondent)
-
-
-def _checked(child: Commitment, role: int, size: int, prefix: Prefix) -> Commitment:
-    """Refuse a commitment of another role, subtree or capture."""
-    if (child.role, child.size) != (role, size):
-        raise TopologyError(
-            "a commitment claims another place in the topology",
-            role=role,
-            expected=f"role {role} with {size} role(s) in its subtree",
-            found=f"role {child.role} with {child.size}",
-            unharmed="earlier generations",
-            advice="report this: that owner runs another program or another version of mpickpt",
-        )
-    if child.prefix != prefix:
-        names = [n for n in prefix.__dataclass_fields__ if getattr(child.prefix, n) != getattr(prefix, n)]
-        raise MomentError(
-            f"a commitment is of another capture: other {', '.join(names)}",
-            role=role,
-            expected=", ".join(f"{n} {getattr(prefix, n)}" for n in names),
-            found=", ".join(f"{n} {getattr(child.prefix, n)}" for n in names),
-            unharmed="earlier generations",
-            advice="report this: that owner runs another program or another version of mpickpt",
-        )
-    return child
-
-
-def _shared_record(attempt: Attempt, role: int, told: SharedShard) -> ShardRecord:
-    """Give the record of a child's `.r` shard; its pieces follow from the rule."""
-    agreed = attempt.agreed
-    pieces = shared_boxes(agreed.declarations, agreed.schema, attempt.owners, attempt.writers, role)
-    return ShardRecord(role, *told, tuple((ordinal, box.lo, box.hi) for ordinal, box in pieces))
-
-
-def _bounds(
-    attempt: Attempt, own: Sequence[ShardRecord], children: Sequence[ChildRecord]
-) -> tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...] | None:
-    """Bound what a subtree holds of each region that follows no rule; None where that is too much to tell."""
-    schema = attempt.agreed.schema
-    around: dict[int, Box] = {}
-    pieces = [piece for record in own for piece in record.pieces]
-    for child in children:
-        if child.bounds is None:
-            return None
-        pieces.extend(child.bounds)
-    for ordinal, lo, hi in pieces:
-        region = schema[ordinal]
-        if region.kind == "per_owner" or region.rule is not None:
-            continue
-        known = around.get(ordinal)
-        if known is not None:
-            lo, hi = tuple(map(min, known.lo, lo)), tuple(map(max, known.hi, hi))
-        around[ordinal] = Box(tuple(lo), tuple(hi))
-        if len(around) > _MOST_BOUNDS:
-            return None
-    return tuple((ordinal, around[ordinal].lo, around[ordinal].hi) for ordinal in sorted(around))

@@ -184,11 +184,11 @@ class _Reader:
     def read(self, decision: Mapping[str, Any], capture: Capture | None, union: Declarations | None) -> Resumed:
         generation = Generation(self.directory, decision["name"], decision["digest"], pool=self.pool)
         root = generation.root
-        saved = Contract.from_json(root.contract, path=generation.root_path)
-        self._check_contract(saved, generation.root_path)
-        self._check_placement(saved, root.owners, generation.root_path)
+        saved = Contract.from_json(root.contract, path=generation.path)
+        self._check_contract(saved, generation.path)
+        self._check_placement(saved, root.owners, generation.path)
         if capture is not None and union is not None:
-            _check_schema(union, generation.schema, generation.root_path)
+            _check_schema(union, generation.schema, generation.path)
         same = root.owners == self.owners
         restored = Restored()
         wants: list[Want] = []
@@ -198,7 +198,7 @@ class _Reader:
             ordinal = generation.schema.ordinal(region.name)
             if region.kind == "per_owner" and not same:
                 if on_resize == "refuse":
-                    raise _resize_refused(region.name, root.owners, self.owners, generation.root_path)
+                    raise _resize_refused(region.name, root.owners, self.owners, generation.path)
                 if on_resize == "drop":
                     restored.dropped.add(region.name)
                 continue
@@ -214,7 +214,7 @@ class _Reader:
             role=self.role if same else None,
             level=self.request.level,
             progress=self.progress,
-            refuse=self.refuses,
+            refuses=self.refuses,
         )
         for ordinal in opaque:
             region = generation.schema[ordinal]
@@ -224,7 +224,7 @@ class _Reader:
                 raise SchemaError(
                     "this owner's part of a per-owner region is not in the checkpoint",
                     region=region.name,
-                    path=generation.root_path,
+                    path=generation.path,
                     expected=f"one that owner {self.role} saved",
                     found="none",
                     unharmed="all arrays: nothing was filled",

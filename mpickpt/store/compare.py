@@ -19,7 +19,7 @@ from mpickpt.state.values import decode
 from mpickpt.store.generation import Generation, Want
 
 RUN_BYTES: Final = 64 << 20
-TEXT: Final = 160
+TEXT: Final = 60
 ABSENT: Final = "absent"
 
 
@@ -131,9 +131,7 @@ class _Found:
     count: int
 
 
-def _arrays(
-    first: Generation, second: Generation, pairs: Sequence[tuple[int, int, Region]]
-) -> Iterator[Difference]:
+def _arrays(first: Generation, second: Generation, pairs: Sequence[tuple[int, int, Region]]) -> Iterator[Difference]:
     found: dict[str, _Found] = {}
     open_region: Region | None = None
     for run in _runs(pairs):

@@ -24,7 +24,8 @@ def describe(generation: Generation) -> dict[str, Any]:
     dict
         ``prefix``, ``contract`` (floats as numbers), ``owners``, ``topology``, ``parent``, ``written``, ``device``,
         ``containers``; ``regions``: name, kind, dtype, shape, nbytes (None where a damaged shard hides it), rule,
-        held_by (roles whose files hold pieces of it); ``manifests``: the tree, files relative to the run's directory.
+        held_by (roles whose files hold pieces of it); ``manifests``: the tree in preorder, each with its depth, role,
+        size (roles), file (relative to the run's directory), digest and shards.
 
     Raises
     ------
@@ -34,13 +35,14 @@ def describe(generation: Generation) -> dict[str, Any]:
     root = generation.root
     held: list[set[int]] = [set() for _ in generation.schema]
     lengths: dict[int, int | None] = {}
-    nodes: dict[int, dict[str, Any]] = {}
+    tree: list[dict[str, Any]] = []
+    depths = {root.role: 0}
     for path, manifest in generation.manifests():  # a parent comes before its children
+        depth = depths[manifest.role]
+        depths.update((child.role, depth + 1) for child in manifest.children)
+        tree.append(_node(generation, path, manifest, depth))
         for shard in manifest.shards:
             _take(generation, shard, held, lengths)
-        node = nodes.setdefault(manifest.role, {})
-        node |= _node(generation, path, manifest)
-        node["children"] = [nodes.setdefault(child.role, {}) for child in manifest.children]
     return {
         "prefix": root.prefix.to_json(),
         "contract": _plain(readable(root.contract)),
@@ -62,13 +64,11 @@ def describe(generation: Generation) -> dict[str, Any]:
             }
             for ordinal, region in enumerate(generation.schema)
         ],
-        "manifests": nodes[root.role],
+        "manifests": tree,
     }
 
 
-def _take(
-    generation: Generation, shard: ShardRecord, held: list[set[int]], lengths: dict[int, int | None]
-) -> None:
+def _take(generation: Generation, shard: ShardRecord, held: list[set[int]], lengths: dict[int, int | None]) -> None:
     """Note who holds what a shard holds, and how long its opaque regions are."""
     schema = generation.schema
     opaque = False
@@ -102,8 +102,9 @@ def _relative(generation: Generation, path: str) -> str:
     return path if found.startswith(os.pardir) else found
 
 
-def _node(generation: Generation, path: str, manifest: Manifest) -> dict[str, Any]:
+def _node(generation: Generation, path: str, manifest: Manifest, depth: int) -> dict[str, Any]:
     return {
+        "depth": depth,
         "role": manifest.role,
         "size": manifest.size,
         "file": _relative(generation, path),

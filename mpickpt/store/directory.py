@@ -6,42 +6,24 @@ docs/format.md says what is damage and what is only worth a warning.
 
 from __future__ import annotations
 
-import datetime
 import errno
 import logging
 import os
-import uuid
 from collections.abc import Container, Iterable
-from typing import NamedTuple, TypeAlias
 
-from mpickpt.errors import CheckpointError, IntegrityError, NotFoundError, StateError, StoreError, from_record
+from mpickpt.errors import CheckpointError, IntegrityError, NotFoundError, StateError, from_record
 from mpickpt.format.fields import FORMAT
 from mpickpt.format.manifest import Manifest, decode_root
-from mpickpt.format.names import attempt_name, claim_name, parse_claim_name, parse_root_name
+from mpickpt.format.names import attempt_name, claim_name, parse_root_name
 from mpickpt.format.records import Claim, RunInfo, Void, record
-from mpickpt.store import commit, filesystem, keeping
+from mpickpt.store import claims, commit, damage, filesystem, keeping, opening
 from mpickpt.store.commit import Way
 from mpickpt.store.files import names_in, read_record
 from mpickpt.store.filesystem import Promise
+from mpickpt.store.lineage import RootName, descends, origins_of
 from mpickpt.store.refusal import store_error
 
 _log = logging.getLogger("mpickpt")
-
-Origins: TypeAlias = dict[int, tuple[int, int] | None]
-
-
-class RootName(NamedTuple):
-    """A name in ``roots/``; ordered as generations are."""
-
-    epoch: int
-    step: int
-    nonce: str
-    name: str
-
-    @property
-    def attempt(self) -> str:
-        """Name of the attempt's directory below ``data/``."""
-        return self.name.removesuffix(".json")
 
 
 class Directory:
@@ -64,16 +46,18 @@ class Directory:
 
     def __init__(self, path: str | os.PathLike[str], way: Way | None = None) -> None:
         try:
-            self.path = os.path.abspath(os.fspath(path))
-        except (TypeError, ValueError) as error:
+            self.path = os.path.abspath(os.fsdecode(path))
+        except TypeError as error:
             raise StateError("the path of a store is no path", found=repr(path)[:100]) from error
+        if "\0" in self.path:
+            raise StateError("the path of a store has a null character", found=repr(path)[:100])
         self.roots_path = os.path.join(self.path, "roots")
         self.epochs_path = os.path.join(self.path, "epochs")
         self.data_path = os.path.join(self.path, "data")
         self.pins_path = os.path.join(self.path, "pins")
         self.promise: Promise | None = None
         self._way = way
-        self._fence: bool | None = None
+        self._fence = False
         self._run: RunInfo | None = None
         self._kinds: dict[str, bool] = {}  # name of a readable root or void -> whether it is a root
 
@@ -103,84 +87,42 @@ class Directory:
         IntegrityError, FormatError
             If the store is damaged, or of a newer format.
         """
-        made: list[str] = []
-        if not os.path.isdir(self.path):
-            if os.path.lexists(self.path):
-                raise self._no_directory()
-            if not write:
-                raise NotFoundError("there is no store", path=self.path)
-            made = self._make_path()
-        try:
-            names_in(self.path)
-            if write:
-                self.promise = filesystem.probe(self.path)
-        except StoreError:
-            for path in reversed(made):
-                os.rmdir(path)
-            raise
-        if check:
-            self.check()
-        if write:
-            self._prepare()
+        opening.open_directory(self, write, check)
         return self
-
-    def _no_directory(self) -> StoreError:
-        dangling = os.path.islink(self.path) and not os.path.exists(self.path)
-        number = errno.ENOENT if dangling else errno.ENOTDIR
-        return StoreError(
-            "the path of the store is a link to nothing" if dangling else "the path of the store is no directory",
-            errno=number,
-            path=self.path,
-            expected="a directory, or nothing",
-            unharmed="what stands there",
-        )
-
-    def _make_path(self) -> list[str]:
-        """Make the directory and those above it that are missing; give those that were made, outermost first."""
-        missing = []
-        path = self.path
-        while not os.path.isdir(path):
-            missing.append(path)
-            path = os.path.dirname(path)
-        return [path for path in reversed(missing) if commit.make_directory(path)]
-
-    def _prepare(self) -> None:
-        """Make what is missing, the claims' directory last: claims without ``roots/`` are damage."""
-        for path in (self.roots_path, self.data_path, self.epochs_path):
-            if not commit.make_directory(path, fence=self.fence):
-                commit.refresh(path)  # writable, before anything is claimed; and no listing out of a cache
-        if self._run is None and not os.path.lexists(self._run_path):
-            run = self._known_run() or uuid.uuid4().hex
-            now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            self._publish(self.path, "run.json", RunInfo(format=FORMAT, run=run, created=now).encode()[0])
 
     @property
     def way(self) -> Way:
         """How files are placed here."""
-        if self._way is not None:
-            return self._way
-        if self.promise is None:
-            self.promise = filesystem.probe(self.path)
-        return self.promise.way
+        if self._way is None:
+            self.probe()
+        assert self._way is not None
+        return self._way
 
     @property
     def fence(self) -> bool:
         """Whether a directory's sync is followed by that of a new file in it."""
-        if self._fence is not None:
-            return self._fence
-        return self.promise is not None and self.promise.fence
+        return self._fence
+
+    def probe(self) -> None:
+        """Find out what the file system can do; see `filesystem.probe`."""
+        self.promise = filesystem.probe(self.path)
+        self._fence = self.promise.fence
+        if self._way is None:
+            self._way = self.promise.way
 
     def adopt(self, way: Way, fence: bool) -> None:
         """Take over what another owner's probe of this directory has found."""
         self._way, self._fence = way, fence
 
-    def _publish(self, directory: str, name: str, data: bytes) -> bool:
+    def publish(self, directory: str, name: str, data: bytes) -> bool:
+        """Publish a file in the way that was found to work here; see `commit.publish`."""
         return commit.publish(directory, name, data, self.way, self.fence)
 
     # ------------------------------------------------------------------ the run
 
     @property
-    def _run_path(self) -> str:
+    def run_path(self) -> str:
+        """Path of run.json."""
         return os.path.join(self.path, "run.json")
 
     @property
@@ -196,20 +138,20 @@ class Directory:
         """
         if self._run is None:
             try:
-                self._run = RunInfo.decode(read_record(self._run_path, "run.json"), self._run_path)
+                self._run = RunInfo.decode(read_record(self.run_path, "run.json"), self.run_path)
             except FileNotFoundError:
-                run = self._known_run()
+                run = self.known_run()
                 if run is None:
                     raise NotFoundError("this directory is no store", path=self.path, expected="run.json") from None
                 _log.warning("run.json is missing in %s; the run is taken from its claims and roots", self.path)
                 return RunInfo(format=FORMAT, run=run, created="unknown")
         return self._run
 
-    def _known_run(self) -> str | None:
+    def known_run(self) -> str | None:
         """Give the run's id as claims or roots tell it."""
-        claims = self.claims()
-        if claims:
-            return claims[-1].run
+        newest = self.newest_claim()
+        if newest is not None:
+            return newest.run
         for root in reversed(self.roots()):
             try:
                 found = self.read_root(root.name)
@@ -288,7 +230,9 @@ class Directory:
         else:
             says = attempt_name(found.prefix.step, found.prefix.epoch, found.prefix.attempt)
         if says != name.removesuffix(".json"):
-            raise IntegrityError("a root is of another attempt than its name says", path=path, expected=name, found=says)
+            raise IntegrityError(
+                "a root is of another attempt than its name says", path=path, expected=name, found=says
+            )
         self._kinds[name] = isinstance(found, Manifest)
         return found
 
@@ -314,7 +258,7 @@ class Directory:
         StoreError
             If it could not be published; ``published = True`` if it is in place with its durability unknown.
         """
-        return self._publish(self.roots_path, name, data)
+        return self.publish(self.roots_path, name, data)
 
     def void(self, name: str, error: CheckpointError) -> CheckpointError | None:
         """End an attempt for good, or learn that it is published: whichever file exists decides.
@@ -338,7 +282,7 @@ class Directory:
             If the store cannot answer.
         """
         mine = Void(attempt=name.removesuffix(".json"), error_record=error.to_record())
-        if self._publish(self.roots_path, name, mine.encode()[0]):
+        if self.publish(self.roots_path, name, mine.encode()[0]):
             return from_record(mine.error_record)
         found = self.read_root(name)
         self.sync_root(name)
@@ -373,10 +317,7 @@ class Directory:
     def claims(self, fresh: bool = False) -> list[Claim]:
         """Read the claims, in the order of their epochs.
 
-        Parameters
-        ----------
-        fresh : bool
-            As for `roots`.
+        `fresh` is as for `roots`.
 
         Raises
         ------
@@ -387,146 +328,51 @@ class Directory:
         """
         if fresh:
             commit.refresh(self.epochs_path)
-        try:
-            names = names_in(self.epochs_path)
-        except FileNotFoundError:
-            return []
-        epochs = sorted(epoch for epoch in map(parse_claim_name, names) if epoch is not None)
-        if epochs and epochs[-1] != len(epochs):
-            _log.warning("claims older than epoch %d are missing in %s", epochs[-1], self.epochs_path)
-        return [self._claim(epoch) for epoch in epochs]
-
-    def _claim(self, epoch: int) -> Claim:
-        path = os.path.join(self.epochs_path, claim_name(epoch))
-        try:
-            found = Claim.decode(read_record(path, "a claim"), path)
-        except FileNotFoundError as error:
-            raise IntegrityError("a claim was listed and is gone", path=path) from error
-        if found.epoch != epoch:
-            raise IntegrityError(
-                "a claim is of another epoch than its name says", path=path, expected=epoch, found=found.epoch
-            )
-        return found
+        return claims.read_claims(self.epochs_path)
 
     def newest_claim(self, fresh: bool = False) -> Claim | None:
         """Give the claim of the highest epoch; None where nobody has claimed."""
-        claims = self.claims(fresh)
-        return claims[-1] if claims else None
+        found = self.claims(fresh)
+        return found[-1] if found else None
 
     def claim(self, claim: Claim) -> bool:
-        """Take an epoch.
-
-        Returns
-        -------
-        bool
-            Whether the claim that now stands there is this one, by its nonce.
+        """Take an epoch; tell whether the claim that then stands there is this one, by its nonce.
 
         Raises
         ------
         StoreError, IntegrityError, FormatError
             If it could not be published, or what stands there cannot be read.
         """
-        if self._publish(self.epochs_path, claim_name(claim.epoch), claim.encode()[0]):
+        if self.publish(self.epochs_path, claim_name(claim.epoch), claim.encode()[0]):
             return True
-        return self._claim(claim.epoch).nonce == claim.nonce
+        return claims.read_claim(self.epochs_path, claim.epoch).nonce == claim.nonce
 
-    def lineage(self, fresh: bool = False, claims: list[Claim] | None = None) -> list[RootName]:
+    def lineage(self, fresh: bool = False, judges: list[Claim] | None = None) -> list[RootName]:
         """List the generations that the present run descends from, the newest last.
 
-        A generation (epoch, step) is on the lineage if and only if for every claim c of a later epoch
-        (epoch, step) <= (c.from_epoch, c.from_step), nulls excluding all earlier epochs. Voids are left out; a root
-        that cannot be read is not, so that nobody goes past it without a word.
-
-        Parameters
-        ----------
-        fresh : bool
-            As for `roots`.
-        claims : list of Claim, optional
-            The claims to judge by; default: those in the store.
+        The rule is that of `mpickpt.store.lineage`, judged by the claims `judges`, by default those in the store.
+        Voids are left out; a root that cannot be read is not, so that nobody goes past it without a word. `fresh` is
+        as for `roots`.
         """
-        origins = _origins(self.claims(fresh) if claims is None else claims)
-        return [root for root in self.roots(fresh) if _descends(root, origins) and self.is_root(root.name) is not False]
-
-    # ------------------------------------------------------------------ damage
+        origins = origins_of(self.claims(fresh) if judges is None else judges)
+        return [root for root in self.roots(fresh) if descends(root, origins) and self.is_root(root.name) is not False]
 
     def check(self) -> None:
-        """Refuse a store that is damaged as a whole: it is never taken for an empty one.
-
-        Raises
-        ------
-        IntegrityError
-            If there are claims without ``roots/``, a root newer than every claim, roots of which none can be read, a
-            newest claim that continues from a root that is not there, or files of different runs.
-        FormatError
-            If the store, or all its roots, are malformed or of a newer format.
-        """
-        claims = self.claims()
-        names = self.roots()
-        if claims and not os.path.isdir(self.roots_path):
-            raise IntegrityError(
-                "there are claims, but no directory of roots",
-                path=self.roots_path,
-                advice="if the checkpoints are meant to be gone, remove epochs/ as well",
-            )
-        newest = claims[-1] if claims else None
-        epoch = 0 if newest is None else newest.epoch
-        if names and names[-1].epoch > epoch:
-            raise IntegrityError(
-                "a root is newer than every claim",
-                path=self.root_path(names[-1].name),
-                expected=f"a claim of epoch {names[-1].epoch}",
-                found="no claim" if newest is None else f"a newest claim of epoch {epoch}",
-            )
-        self._check_readable(names)
-        if newest is not None and newest.from_epoch is not None:
-            self._check_origin(newest, names)
-        if os.path.lexists(self._run_path) or claims or names:
-            run = self.run.run
-            for claim in claims:
-                if claim.run != run:
-                    raise IntegrityError("a claim is of another run", path=self.epochs_path, expected=run, found=claim.run)
-
-    def _check_readable(self, names: list[RootName]) -> None:
-        first: CheckpointError | None = None
-        for root in reversed(names):
-            try:
-                if isinstance(self.read_root(root.name), Manifest):
-                    return
-            except NotFoundError:
-                continue  # rotated since the listing
-            except CheckpointError as error:
-                first = first or error
-        if first is not None:
-            raise first
-
-    def _check_origin(self, claim: Claim, names: list[RootName]) -> None:
-        there = [root for root in names if (root.epoch, root.step) == (claim.from_epoch, claim.from_step)]
-        if not any(self.is_root(root.name) is not False for root in there):
-            raise IntegrityError(
-                "the newest claim continues from a root that is not there",
-                path=self.roots_path,
-                expected=f"the root of epoch {claim.from_epoch}, step {claim.from_step}",
-                found="none",
-            )
+        """Refuse a store that is damaged as a whole; see `damage.check`."""
+        damage.check(self)
 
     # ------------------------------------------------------------------ keeping
 
     def pin(self, name: str) -> None:
         """Keep a generation for good: rotation and sweep leave it alone.
 
-        The pin is a record in ``pins/`` with the root's own file name.
-
-        Raises
-        ------
-        NotFoundError
-            If there is no such generation.
-        StoreError
-            If the pin cannot be written.
+        The pin is a record in ``pins/`` with the root's own file name. NotFoundError if there is no such generation,
+        StoreError if the pin cannot be written.
         """
         if parse_root_name(name) is None or not os.path.lexists(self.root_path(name)) or self.is_root(name) is False:
             raise NotFoundError("there is no such generation to pin", path=self.root_path(name))
         commit.make_directory(self.pins_path, fence=self.fence)
-        self._publish(self.pins_path, name, record({"format": FORMAT, "kind": "pin"})[0])
+        self.publish(self.pins_path, name, record({"format": FORMAT, "kind": "pin"})[0])
 
     def pins(self) -> set[str]:
         """Give the names of the roots that are pinned."""
@@ -543,24 +389,10 @@ class Directory:
         """Remove what failed attempts left behind; see `keeping.sweep`."""
         return keeping.sweep(self, orphans)
 
-    def off_lineage(self, claims: list[Claim], names: Iterable[RootName]) -> list[RootName]:
-        """Give those of `names` that are orphaned."""
-        origins = _origins(claims)
-        return [root for root in names if not _descends(root, origins)]
+    def off_lineage(self, judges: list[Claim], names: Iterable[RootName]) -> list[RootName]:
+        """Give those of `names` that are orphaned, by the claims `judges`."""
+        origins = origins_of(judges)
+        return [root for root in names if not descends(root, origins)]
 
 
-def _origins(claims: list[Claim]) -> Origins:
-    """Give for each epoch what it continues from; of claims that are purged the newest one still knows."""
-    found: Origins = {}
-    entries = list(claims[-1].lineage) if claims else []
-    entries += [(claim.epoch, claim.from_epoch, claim.from_step) for claim in claims]
-    for epoch, from_epoch, from_step in entries:
-        found[epoch] = None if from_epoch is None or from_step is None else (from_epoch, from_step)
-    return found
-
-
-def _descends(root: RootName, origins: Origins) -> bool:
-    for epoch, origin in origins.items():
-        if epoch > root.epoch and (origin is None or (root.epoch, root.step) > origin):
-            return False
-    return True
+__all__ = ["Directory", "RootName"]

@@ -134,7 +134,7 @@ def names_in(path: str) -> list[str]:
 
 
 def below(path: str) -> Iterator[str]:
-    """Give the files below a directory, as names relative to it, in order; links are not followed, faults passed over."""
+    """Give the files below a directory, as names relative to it; links are not followed, faults are passed over."""
     for folder, folders, files in os.walk(path):
         folders.sort()
         for name in sorted(files):

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from mpickpt import _native
-from mpickpt.errors import CheckpointError, CoverageError, FormatError, IntegrityError, NotFoundError, StateError
-from mpickpt.format.layout import CHUNK, PieceSpec
+from mpickpt.errors import CheckpointError, CoverageError, FormatError, IntegrityError, NotFoundError
+from mpickpt.format.layout import CHUNK
 from mpickpt.format.manifest import ChildRecord, Manifest, ShardRecord, Void, decode_root, manifest_file
-from mpickpt.state import coverage, dtypes
-from mpickpt.state.region import Box, Region, Schema
+from mpickpt.state import coverage
+from mpickpt.state.region import Box, Schema
 from mpickpt.store.files import below, read_record
+from mpickpt.store.finite import check_finite
 from mpickpt.store.reader import Reading, Shard, Want, check_level
 from mpickpt.store.threads import Buffers, Pool, share
 from mpickpt.store.wanted import Wanted
-from mpickpt.store.writer import Progress, batches, nonfinite_error
+from mpickpt.store.writer import Progress, batches
 
 if TYPE_CHECKING:
     from mpickpt.store.directory import Directory
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 _OPEN = 64
 """Shards that are open at a time."""
-_SCAN_BYTES = 8 << 20
 
 
 class Generation:
@@ -113,7 +110,7 @@ class Generation:
     def _begin(
         self,
         found: Manifest | Void,
-        root_path: str,
+        path: str,
         data: str,
         base: str,
         bindings: Mapping[str, str] | None,
@@ -121,15 +118,15 @@ class Generation:
     ) -> None:
         if isinstance(found, Void):
             raise NotFoundError(
-                "this attempt was never published", path=root_path, found=f"a void record: {found.error.message}"
+                "this attempt was never published", path=path, found=f"a void record: {found.error.message}"
             )
         if found.kind != "root" or found.schema is None:
-            raise FormatError("a group manifest stands where a root should be", path=root_path, found=found.kind)
+            raise FormatError("a group manifest stands where a root should be", path=path, found=found.kind)
         self.root: Manifest = found
         self.schema: Schema = found.schema
-        self.name = os.path.basename(root_path)
+        self.name = os.path.basename(path)
         self.digest = found.digest
-        self.root_path = root_path
+        self.path = path
         self.data_path = data
         self.base = base
         self.pool = pool
@@ -145,13 +142,13 @@ class Generation:
 
     def gone(self, path: str, what: str) -> CheckpointError:
         """Say what a missing file means: rotated if the root is gone too, else damage."""
-        if not os.path.lexists(self.root_path):
+        if not os.path.lexists(self.path):
             return NotFoundError(
                 "the generation was removed while it was read (rotated)",
-                path=self.root_path,
+                path=self.path,
                 advice="choose another generation",
             )
-        return IntegrityError(f"{what} is missing", path=path, expected="the file that its record names", found="nothing")
+        return IntegrityError(f"{what} is missing", path=path, expected="the file of its record", found="nothing")
 
     def check_root(self) -> None:
         """Compute the root's cover again, and compare it with what the schema needs.
@@ -165,12 +162,12 @@ class Generation:
         """
         if self._root_checked:
             return
-        self._check_cover(self.root, self.root_path)
+        self._check_cover(self.root, self.path)
         expected = coverage.expected_cover(self.schema)
         if self.root.cover != expected:
             raise CoverageError(
                 "the generation's pieces do not tile its regions exactly once",
-                path=self.root_path,
+                path=self.path,
                 expected=f"cover {expected:064x}",
                 found=f"cover {self.root.cover:064x}",
             )
@@ -235,7 +232,7 @@ class Generation:
 
     def manifests(self) -> Iterator[tuple[str, Manifest]]:
         """Read all manifests, the root first, in preorder, as (path, manifest); raises as `child`."""
-        yield self.root_path, self.root
+        yield self.path, self.root
         waiting = list(reversed(self.root.children))
         while waiting:
             record = waiting.pop()
@@ -265,7 +262,7 @@ class Generation:
         role: int | None = None,
         level: str = "full",
         progress: Progress | None = None,
-        refuse: Callable[[str], bool] | None = None,
+        refuses: Callable[[str], bool] | None = None,
     ) -> dict[int, bytes]:
         """Read boxes and opaque regions, every chunk verified before this returns.
 
@@ -284,7 +281,7 @@ class Generation:
             By digest or by CRC.
         progress : Progress, optional
             Counts the bytes read; its `cancelled` stops the reading.
-        refuse : callable, optional
+        refuses : callable, optional
             Tells for a region's name whether NaN and infinities are refused.
 
         Returns
@@ -302,36 +299,16 @@ class Generation:
         """
         check_level(level)
         self.check_root()
-        wanted = Wanted(self.schema, self._check_wants(wants), opaque, role, self.root.owners)
+        wanted = Wanted(self.schema, wants, opaque, role, self.root.owners)
         self._visit(wanted, role)
-        wanted.finish(self.root_path)
+        wanted.finish(self.path)
         found: dict[int, bytes] = {}
         needs = wanted.needs()
         for start in range(0, len(needs), _OPEN):
             found |= self._read_shards(needs[start : start + _OPEN], level, progress)
-        if refuse is not None:
-            self._check_finite(wants, refuse)
+        if refuses is not None:
+            check_finite(self.schema, wants, refuses, self.pool, self.path)
         return found
-
-    def _check_wants(self, wants: Sequence[Want]) -> Sequence[Want]:
-        for want in wants:
-            region = self._region(want.ordinal)
-            if region.shape is None:
-                raise StateError("an opaque region has no boxes", region=region.name)
-            want.box.check(region.shape, region.name)
-            if want.out.shape != want.box.shape or dtypes.name_of(want.out.dtype, region.name) != region.dtype:
-                raise StateError(
-                    "a destination has another shape or dtype than its box",
-                    region=region.name,
-                    expected=f"{region.dtype} of shape {want.box.shape}",
-                    found=f"{want.out.dtype} of shape {want.out.shape}",
-                )
-        return wants
-
-    def _region(self, ordinal: int) -> Region:
-        if not 0 <= ordinal < len(self.schema):
-            raise StateError("no such region", expected=f"an ordinal below {len(self.schema)}", found=ordinal)
-        return self.schema[ordinal]
 
     def _visit(self, wanted: Wanted, role: int | None) -> None:
         """Read the manifests that are needed, and take from each what it has."""
@@ -396,42 +373,13 @@ class Generation:
             found |= reading.opaque()
         return found
 
-    def _check_finite(self, wants: Sequence[Want], refuse: Callable[[str], bool]) -> None:
-        """Scan what was read; many small arrays go to a thread at once."""
-        checked = [
-            want
-            for want in wants
-            if dtypes.is_floating(self.schema[want.ordinal].dtype) and refuse(self.schema[want.ordinal].name)
-        ]
-        tasks: list[list[Want]] = [[]]
-        size = 0
-        for want in checked:
-            tasks[-1].append(want)
-            size += want.out.nbytes
-            if size >= _SCAN_BYTES:
-                tasks.append([])
-                size = 0
-        share(self.pool, self._scan, tasks)
-
-    def _scan(self, wants: Sequence[Want]) -> None:
-        for want in wants:
-            region = self.schema[want.ordinal]
-            dtype = dtypes.dtype_of(region.dtype)
-            plain: np.ndarray[Any, Any] = np.ascontiguousarray(want.out, dtype).reshape(-1)
-            flat = _native.first_nonfinite(plain.view(np.uint8), region.dtype)
-            if flat >= 0:
-                spec = PieceSpec(want.ordinal, region.name, want.box, region.dtype, plain.nbytes)
-                error = nonfinite_error(spec, flat, plain[flat], None)
-                error.path = self.root_path
-                raise error
-
     # ------------------------------------------------------------------ checking
 
-    def verify(self, level: str = "full") -> list[Verdict]:
-        """Check every file; see `verifying.verify`. Never raises for damage."""
+    def verify(self, level: str = "full", share: tuple[int, int] = (0, 1)) -> list[Verdict]:
+        """Check every file, or number k of n shares of them; see `verifying.verify`. Never raises for damage."""
         from mpickpt.store.verifying import verify
 
-        return verify(self, level)
+        return verify(self, level, share)
 
     def unlisted(self) -> list[str]:
         """Give the files in the attempt's directory that no manifest names: harmless, and told for information.

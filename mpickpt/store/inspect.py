@@ -24,6 +24,7 @@ from mpickpt.store.reader import check_level
 from mpickpt.store.report import DAMAGED, LIVE, ORPHANED, Report, Verdict
 from mpickpt.store.verdicts import verdicts_of_root, verdicts_of_store
 
+
 def open_store(path: str | os.PathLike[str]) -> Store:
     """Open a run's directory to look into it; nothing is written, and MPI is not imported.
 
@@ -258,13 +259,13 @@ class Store:
             if missing:
                 raise SchemaError(
                     "the checkpoint has no such region",
-                    path=generation.root_path,
+                    path=generation.path,
                     expected="names that `mpickpt show` lists",
                     found=", ".join(map(repr, missing[:20])) + (" ..." if len(missing) > 20 else ""),
                 )
         restored = _read_whole(generation, sorted({schema.ordinal(name) for name in chosen}))
         if names is None:
-            return build(restored, check_containers(generation.root.containers, generation.root_path))
+            return build(restored, check_containers(generation.root.containers, generation.path))
         return {
             name: restored.arrays[name][0] if name in restored.arrays else decode(restored.opaque[name], name)
             for name in chosen

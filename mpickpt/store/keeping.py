@@ -149,7 +149,8 @@ def sweep(directory: Directory, orphans: bool = False) -> list[str]:
         removed += remove_roots(directory, [name for name in off if name not in pinned])
     removed += _sweep_attempts(directory, kinds, newest)
     # A void goes after the files of its attempt: until then it tells that they are of no more use.
-    removed += remove_roots(directory, [root.name for root in names if kinds[root.name] is False and root.epoch < newest])
+    voids = [root.name for root in names if kinds[root.name] is False and root.epoch < newest]
+    removed += remove_roots(directory, voids)
     for place in (directory.path, directory.roots_path, directory.epochs_path, directory.pins_path):
         removed += _sweep_temporary(place)
     return removed

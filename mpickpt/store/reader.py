@@ -80,7 +80,7 @@ class _Job:
             self.stop = entry.offset + size * (int(np.ravel_multi_index(last, shape)) + 1)
 
     def _parts(self, lo: int, hi: int) -> Iterator[tuple[int, Box, Box]]:
-        """Give what bytes [lo, hi) of the piece hold: first element, its box of the region, and what is wanted of it."""
+        """Give what bytes [lo, hi) of the piece hold: first element, box of the region, what is wanted of it."""
         spec = self.entry.spec
         size = dtypes.itemsize(spec.dtype)
         at = spec.box.lo
@@ -219,7 +219,7 @@ class Shard:
             for want in by_ordinal.get(spec.ordinal, ()):
                 meet = spec.box if want.box == spec.box else _meet(spec.box, want.box)
                 if meet is not None:
-                    _check(want, spec.dtype, spec.region)
+                    check_destination(want, spec.dtype, spec.region)
                     jobs.append(_Job(entry, want, meet))
         return Reading(self, jobs, found)
 
@@ -284,7 +284,8 @@ def _meet(piece: Box, wanted: Box) -> Box | None:
     return None if piece.ndim != wanted.ndim or piece.ndim == 0 else piece.intersect(wanted)
 
 
-def _check(want: Want, dtype: str, region: str) -> None:
+def check_destination(want: Want, dtype: str, region: str) -> None:
+    """Refuse a destination of another shape or dtype than its box has, or a read-only one: StateError."""
     out = want.out
     if out.shape != want.box.shape or dtypes.name_of(out.dtype, region) != dtype or not out.flags.writeable:
         raise StateError(
@@ -334,7 +335,7 @@ class Reading:
         job = jobs[0]
         offset = job.entry.offset
         if job.flat is not None and offset <= start and stop <= offset + job.entry.spec.nbytes and len(jobs) == 1:
-            self.shard.read_chunk(index, memoryview(job.flat[start - offset : stop - offset]), level)
+            self.shard.read_chunk(index, job.flat[start - offset : stop - offset].data, level)
         else:
             with room(buffers, stop - start) as buffer:
                 self.shard.read_chunk(index, buffer, level)
@@ -358,7 +359,7 @@ def room(buffers: Buffers, size: int) -> Iterator[memoryview]:
         with buffers.lend() as buffer:
             yield buffer[:size]
     else:
-        yield memoryview(np.empty(size, np.uint8))
+        yield np.empty(size, np.uint8).data
 
 
 def read_shard(

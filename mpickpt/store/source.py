@@ -21,6 +21,11 @@ GRAIN = 16
 """A chunk is a multiple of the largest element, so that no element lies in two chunks."""
 
 
+def odd_chunk(chunk: int) -> StateError:
+    """Say that a chunk size is none that a writer uses."""
+    return StateError("a chunk is no whole number of elements", expected=f"a multiple of {GRAIN}", found=chunk)
+
+
 def flat_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     """Give an array's memory as a 1-D uint8 array; None where that is not the array in C order, little-endian."""
     order = array.dtype.byteorder
@@ -47,7 +52,7 @@ class Source:
 
     def __init__(self, layout: Layout, pieces: Sequence[Piece]) -> None:
         if layout.chunk % GRAIN:
-            raise StateError("a chunk is no whole number of elements", expected=f"a multiple of {GRAIN}", found=layout.chunk)
+            raise odd_chunk(layout.chunk)
         found = {(piece.ordinal, piece.box): piece for piece in pieces}
         self._payload = layout.payload
         self._chunk = layout.chunk
@@ -59,7 +64,7 @@ class Source:
             spec = entry.spec
             piece = found.get((spec.ordinal, spec.box))
             if piece is None:
-                raise StateError("a piece of the layout is not there", region=spec.region, expected=f"[{spec.box.text()}]")
+                raise StateError("a piece of the layout is not there", region=spec.region, expected=spec.name)
             data = piece.data
             array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
             if array.nbytes != spec.nbytes or dtypes.name_of(array.dtype, spec.region) != spec.dtype:
@@ -79,7 +84,7 @@ class Source:
         at = bisect.bisect_right(self._offsets, start) - 1
         flat = self._flat[at]
         if flat is not None and stop - self._offsets[at] <= flat.nbytes:
-            return memoryview(flat[start - self._offsets[at] : stop - self._offsets[at]])
+            return flat[start - self._offsets[at] : stop - self._offsets[at]].data
         self._assemble(at, start, stop, np.frombuffer(buffer, np.uint8))
         return buffer[: stop - start]
 

@@ -159,7 +159,7 @@ class Buffers:
         try:
             return self._free.pop()
         except IndexError:
-            return memoryview(np.empty(self.size, np.uint8)).cast("B")
+            return np.empty(self.size, np.uint8).data
 
     def give(self, buffer: memoryview) -> None:
         """Give back what `take` returned."""

@@ -1,4 +1,4 @@
-"""A verdict for every file of a store: what `Store.verify` and ``mpickpt verify`` report. Damage is told, not raised."""
+"""A verdict for every file of a store: as `Store.verify` and ``mpickpt verify`` report; damage is told, not raised."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mpickpt.errors import CheckpointError, FormatError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from mpickpt.store.generation import Generation
 
 
-def verify(generation: Generation, level: str = "full") -> list[Verdict]:
+def verify(generation: Generation, level: str = "full", share_of: tuple[int, int] = (0, 1)) -> list[Verdict]:
     """Check root, manifests and shards, all bytes of each.
 
     What stands below a manifest that is damaged is not known, and so not checked.
@@ -27,6 +28,10 @@ def verify(generation: Generation, level: str = "full") -> list[Verdict]:
     generation : Generation
     level : {"full", "fast"}
         By digest and CRC, or by CRC alone.
+    part : (int, int)
+        Part k of n: of what the root records every n-th only, so that n owners check a generation together.
+    share_of : (int, int)
+        (k, n): only every n-th file from the k-th on, so that n owners share the work. Manifests are read by all.
 
     Returns
     -------
@@ -39,30 +44,42 @@ def verify(generation: Generation, level: str = "full") -> list[Verdict]:
         If there is no such level.
     """
     check_level(level)
-    verdicts = []
+    mine, shares = share_of
+    verdicts: list[Verdict] = []
+    count = 0
+    buffers = Buffers(CHUNK)
+    named: dict[str, int] = {}
+    for path, error, shards in _manifests(generation):
+        if count % shares == mine:
+            verdicts.append(_verdict(generation, path, error))
+        count += 1
+        for record in shards:
+            twice = named.setdefault(record.file, record.role) != record.role
+            if count % shares == mine:
+                verdicts.append(_shard(generation, record, level, buffers, named[record.file] if twice else None))
+            count += 1
+    return verdicts
+
+
+def _manifests(generation: Generation) -> Iterator[tuple[str, CheckpointError | None, Sequence[ShardRecord]]]:
+    """Give path, refusal and shards of the root and of each manifest, in preorder; no shards where it is damaged."""
+    refusal: CheckpointError | None = None
     try:
         generation.check_root()
-        verdicts.append(_verdict(generation, generation.root_path))
     except CheckpointError as error:
-        verdicts.append(_verdict(generation, generation.root_path, error))
-    named: dict[str, int] = {}
-    buffers = Buffers(CHUNK)
-    manifests = [generation.root]
+        refusal = error
+    yield generation.path, refusal, generation.root.shards
     waiting = list(reversed(generation.root.children))
-    while manifests:
-        for record in manifests.pop().shards:
-            verdicts.append(_shard(generation, record, level, buffers, named))
-        while waiting and not manifests:
-            child = waiting.pop()
-            path = generation.path_of(manifest_file(child.role))
-            try:
-                manifests.append(generation.child(child))
-            except CheckpointError as error:
-                verdicts.append(_verdict(generation, path, error))
-            else:
-                verdicts.append(_verdict(generation, path))
-                waiting.extend(reversed(manifests[-1].children))
-    return verdicts
+    while waiting:
+        child = waiting.pop()
+        path = generation.path_of(manifest_file(child.role))
+        try:
+            found = generation.child(child)
+        except CheckpointError as error:
+            yield path, error, ()
+            continue
+        yield path, None, found.shards
+        waiting.extend(reversed(found.children))
 
 
 def _verdict(generation: Generation, path: str, error: CheckpointError | None = None) -> Verdict:
@@ -71,14 +88,13 @@ def _verdict(generation: Generation, path: str, error: CheckpointError | None = 
 
 
 def _shard(
-    generation: Generation, record: ShardRecord, level: str, buffers: Buffers, named: dict[str, int]
+    generation: Generation, record: ShardRecord, level: str, buffers: Buffers, other: int | None
 ) -> Verdict:
+    """Check one shard; `other` is the role of a record before that names the same file."""
     path = generation.path_of(record.file)
     try:
-        if named.setdefault(record.file, record.role) != record.role:
-            raise FormatError(
-                "two records name one file", path=path, roles=(named[record.file], record.role), found=record.file
-            )
+        if other is not None:
+            raise FormatError("two records name one file", path=path, roles=(other, record.role), found=record.file)
         with generation.open_shard(record) as shard:
             check_shard(generation, shard, "both" if level == "full" else "fast", buffers)
     except CheckpointError as error:

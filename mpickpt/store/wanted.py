@@ -10,7 +10,7 @@ from mpickpt.errors import CoverageError, StateError
 from mpickpt.format.manifest import ChildRecord, ShardRecord
 from mpickpt.state import coverage
 from mpickpt.state.region import Box, Rule, Schema, Shape
-from mpickpt.store.reader import Want
+from mpickpt.store.reader import Want, check_destination
 
 _Signature: TypeAlias = tuple[Rule, Shape, Box]
 Need: TypeAlias = tuple[ShardRecord, list[Want], list[int]]
@@ -23,7 +23,6 @@ class Wanted:
     ----------
     schema : Schema
     wants : sequence of Want
-        Checked to be boxes of their regions.
     opaque : iterable of int
         Ordinals of opaque regions.
     role : int, optional
@@ -34,7 +33,8 @@ class Wanted:
     Raises
     ------
     StateError
-        If an ordinal is not one of an opaque region, or per-owner bytes are asked for without a role.
+        If a box or its destination does not fit its region, an ordinal is not one of an opaque region, or per-owner
+        bytes are asked for without a role.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Wanted:
         self._unruled: Counter[int] = Counter()
         self._open = 0
         for number, want in enumerate(self._wants):
+            _check(schema, want)
             if self._left[number]:
                 self._by_ordinal.setdefault(want.ordinal, []).append(number)
                 self._count(number, 1)
@@ -71,7 +72,6 @@ class Wanted:
         want = self._wants[number]
         region = self._schema[want.ordinal]
         self._open += by
-        counter: Counter[_Signature] | Counter[int]
         if region.rule is not None and region.shape is not None:
             self._ruled[region.rule, region.shape, want.box] += by
         else:
@@ -172,6 +172,15 @@ class Wanted:
     def needs(self) -> list[Need]:
         """Give the shards to read: (record, wants, opaque ordinals)."""
         return list(self._needs.values())
+
+
+def _check(schema: Schema, want: Want) -> None:
+    if not 0 <= want.ordinal < len(schema) or schema[want.ordinal].shape is None:
+        raise StateError("no array region", expected=f"an ordinal of one, below {len(schema)}", found=want.ordinal)
+    region = schema[want.ordinal]
+    assert region.shape is not None
+    want.box.check(region.shape, region.name)
+    check_destination(want, region.dtype, region.name)
 
 
 def _meet(piece: Box, wanted: Box) -> Box | None:

@@ -15,26 +15,23 @@ writer that fails or is cancelled removes its file, for a full disk must not sta
 
 from __future__ import annotations
 
-import bisect
 import math
 import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from mpickpt import _native, digest
-from mpickpt.errors import NonFiniteError, StateError
+from mpickpt.errors import StateError
 from mpickpt.failpoints import reach
-from mpickpt.format.layout import Layout, PieceSpec
+from mpickpt.format.layout import Layout
 from mpickpt.format.manifest import ShardRecord
 from mpickpt.format.prefix import PieceBox
 from mpickpt.format.shard import chunk_digest, shard_digest
-from mpickpt.state import dtypes
 from mpickpt.store import commit
+from mpickpt.store.finite import Scan
 from mpickpt.store.refusal import store_error
-from mpickpt.store.source import GRAIN, Source, chunk_of
+from mpickpt.store.source import GRAIN, Source, chunk_of, odd_chunk
 from mpickpt.store.threads import Buffers, Pool, share
 
 if TYPE_CHECKING:
@@ -89,58 +86,6 @@ class Written(NamedTuple):
         return ShardRecord(role=role, file=file, bytes=self.bytes, digest=self.digest, pieces=self.pieces)
 
 
-class _Scan:
-    """Finds non-finite values: the stretches of a payload that refuse them, neighbours of one dtype as one."""
-
-    def __init__(self, layout: Layout, refuses: Callable[[str], bool]) -> None:
-        self._layout = layout
-        self._starts: list[int] = []
-        self._stops: list[int] = []
-        self._names: list[str] = []
-        for entry in layout.entries:
-            spec = entry.spec
-            if not dtypes.is_floating(spec.dtype) or not refuses(spec.region):
-                continue
-            if self._stops and self._stops[-1] == entry.offset and self._names[-1] == spec.dtype:
-                self._stops[-1] = entry.offset + spec.nbytes
-            else:
-                self._starts.append(entry.offset)
-                self._stops.append(entry.offset + spec.nbytes)
-                self._names.append(spec.dtype)
-
-    def check(self, start: int, data: memoryview) -> None:
-        """Raise NonFiniteError for the first such value in `data`, the payload's bytes from `start` on."""
-        stop = start + len(data)
-        at = bisect.bisect_right(self._stops, start)
-        while at < len(self._starts) and self._starts[at] < stop:
-            lo, hi = max(self._starts[at], start), min(self._stops[at], stop)
-            index = _native.first_nonfinite(data[lo - start : hi - start], self._names[at])
-            if index >= 0:
-                raise self._refuse(lo + index * dtypes.itemsize(self._names[at]), data, start)
-            at += 1
-
-    def _refuse(self, offset: int, data: memoryview, start: int) -> NonFiniteError:
-        entries = self._layout.entries
-        entry = entries[bisect.bisect_right([one.offset for one in entries], offset) - 1]
-        dtype = dtypes.dtype_of(entry.spec.dtype)
-        value = np.frombuffer(data[offset - start : offset - start + dtype.itemsize], dtype)[0]
-        return nonfinite_error(entry.spec, (offset - entry.offset) // dtype.itemsize, value, self._layout.role)
-
-
-def nonfinite_error(spec: PieceSpec, flat: int, value: object, role: int | None) -> NonFiniteError:
-    """Say where the first non-finite value of a piece is: `flat` is its place in the piece, in C order."""
-    inside = np.unravel_index(flat, spec.box.shape) if spec.box.shape else ()
-    index = tuple(int(lo + i) for lo, i in zip(spec.box.lo, inside, strict=True))
-    return NonFiniteError(
-        f"a value is not finite: {value} at index {index}",
-        region=spec.region,
-        role=role,
-        expected="finite values",
-        found=f"{value} at index {index}",
-        advice="allow it for this region with nonfinite={'REGION': 'allow'}, if it is meant",
-    )
-
-
 class ShardWriter:
     """One shard file that is being written.
 
@@ -165,11 +110,11 @@ class ShardWriter:
         self, path: str, layout: Layout, progress: Progress, nonfinite: Callable[[str], bool] | None = None
     ) -> None:
         if layout.chunk % GRAIN:
-            raise StateError("a chunk is no whole number of elements", expected=f"a multiple of {GRAIN}", found=layout.chunk)
+            raise odd_chunk(layout.chunk)
         self.path = path
         self.layout = layout
         self.progress = progress
-        self._scan = None if nonfinite is None else _Scan(layout, nonfinite)
+        self._scan = None if nonfinite is None else Scan(layout, nonfinite)
         self._digests = bytearray(digest.SIZE * layout.chunks)
         self._crcs = bytearray(4 * layout.chunks)
         self._present = bytearray(layout.chunks)
@@ -213,7 +158,11 @@ class ShardWriter:
         view = memoryview(data).cast("B")
         start = index * layout.chunk
         if not 0 <= index < layout.chunks or len(view) != min(layout.chunk, layout.payload - start):
-            raise StateError("a chunk of another place or size than the layout has", expected=layout.chunks, found=index)
+            raise StateError(
+                "a chunk of another place or size than the layout has",
+                expected=f"chunk 0 to {layout.chunks - 1}, of at most {layout.chunk} bytes",
+                found=f"chunk {index}, of {len(view)} bytes",
+            )
         self._enter()
         try:
             if self._scan is not None:
@@ -363,4 +312,13 @@ def batches(chunks: int, chunk: int) -> list[range]:
     return [range(at, min(at + step, chunks)) for at in range(0, chunks, step)]
 
 
-__all__ = ["Cancelled", "Progress", "ShardWriter", "Written", "batches", "chunk_of", "nonfinite_error", "pieces_of", "write_shard"]
+__all__ = [
+    "Cancelled",
+    "Progress",
+    "ShardWriter",
+    "Written",
+    "batches",
+    "chunk_of",
+    "pieces_of",
+    "write_shard",
+]

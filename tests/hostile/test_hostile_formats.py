@@ -1,4 +1,4 @@
-"""One hostile file a refusal: records and manifests, each with its right digest, so that it is the parser who refuses."""
+"""One hostile file a refusal: records and manifests, each with its right digest, so that the parser refuses."""
 
 from __future__ import annotations
 

@@ -1,0 +1,85 @@
+"""What is damage of a store as a whole: it is refused, and never taken for an empty store (docs/format.md)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from mpickpt.errors import CheckpointError, IntegrityError, NotFoundError
+from mpickpt.format.manifest import Manifest
+from mpickpt.format.records import Claim
+from mpickpt.store.lineage import RootName
+
+if TYPE_CHECKING:
+    from mpickpt.store.directory import Directory
+
+
+def check(directory: Directory) -> None:
+    """Refuse a store that is damaged as a whole.
+
+    Raises
+    ------
+    IntegrityError
+        If there are claims without ``roots/``, a root newer than every claim, a newest claim that continues from a
+        root that is not there, or files of different runs.
+    IntegrityError, FormatError, StoreError
+        If none of the roots can be read: why the newest cannot; if run.json or a claim cannot be read.
+    """
+    claims = directory.claims()
+    names = directory.roots()
+    if claims and not os.path.isdir(directory.roots_path):
+        raise IntegrityError(
+            "there are claims, but no directory of roots",
+            path=directory.roots_path,
+            expected="roots/",
+            found=f"{len(claims)} claims and no roots/",
+            advice="if the checkpoints are meant to be gone, remove epochs/ as well",
+        )
+    newest = claims[-1] if claims else None
+    if names and (newest is None or names[-1].epoch > newest.epoch):
+        raise IntegrityError(
+            "a root is newer than every claim",
+            path=directory.root_path(names[-1].name),
+            expected=f"a claim of epoch {names[-1].epoch}",
+            found="no claim" if newest is None else f"a newest claim of epoch {newest.epoch}",
+        )
+    _check_readable(directory, names)
+    if newest is not None and newest.from_epoch is not None:
+        _check_origin(directory, newest, names)
+    if claims or names or os.path.lexists(directory.run_path):
+        _check_run(directory, claims)
+
+
+def _check_readable(directory: Directory, names: list[RootName]) -> None:
+    """Refuse roots of which none can be read; voids are no roots."""
+    first: CheckpointError | None = None
+    for root in reversed(names):
+        try:
+            if isinstance(directory.read_root(root.name), Manifest):
+                return
+        except NotFoundError:
+            continue  # rotated since the listing
+        except CheckpointError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _check_origin(directory: Directory, claim: Claim, names: list[RootName]) -> None:
+    there = [root for root in names if (root.epoch, root.step) == (claim.from_epoch, claim.from_step)]
+    if not any(directory.is_root(root.name) is not False for root in there):
+        raise IntegrityError(
+            "the newest claim continues from a root that is not there",
+            path=directory.roots_path,
+            expected=f"the root of epoch {claim.from_epoch}, step {claim.from_step}",
+            found="none",
+        )
+
+
+def _check_run(directory: Directory, claims: list[Claim]) -> None:
+    run = directory.run.run
+    for claim in claims:
+        if claim.run != run:
+            raise IntegrityError(
+                "a claim is of another run than run.json", path=directory.epochs_path, expected=run, found=claim.run
+            )
