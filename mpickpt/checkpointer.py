@@ -6,7 +6,6 @@ is in `mpickpt.cluster`.
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
 import socket
@@ -28,6 +27,7 @@ from mpickpt.errors import StateError
 from mpickpt.state import nest, values
 from mpickpt.state.contract import Contract
 from mpickpt.state.moment import Moment
+from mpickpt.state.policy import policy_of, refusing
 from mpickpt.store.directory import Directory
 from mpickpt.store.report import Generation, Report
 from mpickpt.store.threads import Pool
@@ -176,16 +176,16 @@ class Checkpointer:
         _one_of("rotate", rotate, ("after", "before"))
         _positive("keep", keep)
         _positive("keep_every", keep_every)
-        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < float("inf"):
+        if type(deadline) not in (int, float) or not 0 < deadline < float("inf"):
             raise StateError("deadline is out of range", expected="a positive number of seconds", found=repr(deadline))
         if contract is not None and not isinstance(contract, Contract):
             raise StateError("contract is no Contract", found=repr(contract)[:100])
-        policy = _policy(nonfinite)
+        policy = policy_of(nonfinite)
         wiring = Wiring.of(comm, alone)
         self._host = socket.gethostname()
         self._directory = Directory(path)
         self._contract = contract or Contract()
-        self._refuses = _refusing(policy)
+        self._refuses = refusing(policy)
         self._jobs = Pool(_JOBS, "mpickpt-job")
         writers = max(1, min(_MOST_WRITERS, len(os.sched_getaffinity(0))))
         self._chunks = Pool(writers, "mpickpt-chunk")
@@ -246,6 +246,10 @@ class Checkpointer:
             self._rotating = self._jobs.submit(self._lineage.rotate, published)
         return Save(published.step, published.root)
 
+    def _follow(self, epoch: int) -> None:
+        """Go on under an epoch without restoring: for tools, whose generation holds nothing of the one before."""
+        self._publisher.epoch = epoch
+
     def _begin_save(self, step: int, cursor: int) -> dict[str, Any]:
         if self._rotating is not None:
             self._rotating.result()
@@ -296,6 +300,7 @@ class Checkpointer:
         role, owners = self._wiring.role, self._wiring.owners
         request = Request(step=step, root=root, repartition=bool(repartition), readonly=bool(readonly))
         filled: list[Any] = []
+        known: dict[str, Any] = {}
         decided: dict[str, Any] = {}
 
         def flatten() -> nest.Capture | None:
@@ -313,13 +318,17 @@ class Checkpointer:
             decided.update(self._lineage.choose(request))
             return decided
 
-        def fill(capture: nest.Capture | None, found: Resumed) -> None:
+        def prepare(capture: nest.Capture | None, found: Resumed) -> Callable[[], None]:
+            restored, containers = found.restored, found.containers
+            known.update({name: parts[0] if len(parts) == 1 else parts for name, parts in restored.arrays.items()})
+            known.update({name: values.decode(data, name) for name, data in restored.opaque.items()})
             if found.fresh:
-                filled.append(state)
-            elif capture is None:
-                filled.append(nest.build(found.restored, found.containers))
-            else:
-                filled.append(nest.commit(capture, found.restored, found.containers))
+                return lambda: filled.append(state)
+            if capture is None:
+                built = nest.build(restored, containers)
+                return lambda: filled.append(built)
+            fill = nest.prepare(capture, restored, containers)
+            return lambda: filled.append(fill())
 
         found = resume(
             self._others,
@@ -330,8 +339,9 @@ class Checkpointer:
             flatten,
             request,
             decide,
+            lambda: self._lineage.chosen,
             lambda: self._lineage.conclude(request, decided),
-            fill,
+            prepare,
         )
         self._publisher.epoch = found.epoch
         if role == 0:
@@ -339,10 +349,6 @@ class Checkpointer:
                 _log.info("nothing to resume in %s: a fresh start", self._directory.path)
             else:
                 _log.info("resumed step %d: %s", found.step, found.root)
-        known: dict[str, Any] = {
-            name: arrays[0] if len(arrays) == 1 else arrays for name, arrays in found.restored.arrays.items()
-        }
-        known.update({name: values.decode(data, name) for name, data in found.restored.opaque.items()})
         return Continuation(found.step, found.cursor, found.epoch, found.fresh, found.root, filled[0], known)
 
     # -- looking
@@ -436,30 +442,6 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
 def _positive(name: str, value: object) -> None:
     if value is not None and (type(value) is not int or value < 1):
         raise StateError(f"{name} is out of range", expected="a whole number of 1 or more, or None", found=repr(value))
-
-
-def _policy(nonfinite: str | Mapping[str, str]) -> dict[str, str]:
-    policy = {"*": nonfinite} if isinstance(nonfinite, str) else dict(nonfinite)
-    for pattern, rule in policy.items():
-        if not isinstance(pattern, str) or rule not in ("refuse", "allow"):
-            raise StateError(
-                "nonfinite is no policy",
-                expected="'refuse', 'allow', or {name pattern: either}",
-                found=repr({pattern: rule})[:100],
-            )
-    return policy
-
-
-def _refusing(policy: Mapping[str, str]) -> Callable[[str], bool]:
-    known: dict[str, bool] = {}
-
-    def refuses(name: str) -> bool:
-        if name not in known:
-            rule = next((rule for pattern, rule in policy.items() if fnmatch.fnmatchcase(name, pattern)), "refuse")
-            known[name] = rule == "refuse"
-        return known[name]
-
-    return refuses
 
 
 __all__ = ["Checkpointer", "Continuation", "Save"]

@@ -103,7 +103,9 @@ class CheckpointError(Exception):
     def at(self, role: int, host: str | None = _HOST) -> CheckpointError:
         """Say at which owner it happened, where that is not said yet. Returns itself."""
         if self.role is None:
-            self.role, self.host = role, host
+            self.role = role
+        if self.role == role and self.host is None:
+            self.host = host
         return self
 
     def to_record(self) -> dict[str, Any]:

@@ -82,7 +82,9 @@ def publish(
     written = [
         [
             record
-            for pieces, shared in zip(plan(capture, union, schema, role, owners, [0, *heads]), (False, True), strict=True)
+            for pieces, shared in zip(
+                plan(capture, union, schema, role, owners, [0, *heads]), (False, True), strict=True
+            )
             if pieces and (record := _shard(data, prefix, pieces, role, shared, algorithm)) is not None
         ]
         for role, capture in enumerate(captures)
@@ -100,8 +102,8 @@ def publish(
         target = os.path.join(data, manifest_file(role))
         os.makedirs(os.path.dirname(target), exist_ok=True)
         commit.write_new(target, text)
-        record = ChildRecord(role, size, name_of, cover, None)
-        below = [record] if tree else [record, *below]
+        child = ChildRecord(role, size, name_of, cover, None)
+        below = [child] if tree else [child, *below]
     own = [record for record in written[0] if not record.shared] + shared
     root = Manifest(
         "root", 0, owners, prefix, {"kind": "cpu"}, tuple(own), tuple(below),
@@ -115,9 +117,7 @@ def publish(
     return name
 
 
-def _shard(
-    data: str, prefix: Prefix, pieces: Sequence[Piece], role: int, shared: bool, algorithm: str
-) -> ShardRecord | None:
+def _shard(data: str, prefix: Prefix, pieces: Sequence[Piece], role: int, shared: bool, algorithm: str) -> ShardRecord:
     specs = [
         PieceSpec(
             piece.ordinal, piece.region.name, piece.box,

@@ -39,7 +39,8 @@ except ImportError:  # one process, no MPI: everything below works the same
 else:
     comm = MPI.COMM_WORLD
 
-rank, size = (comm.Get_rank(), comm.Get_size()) if comm is not None else (0, 1)
+rank: int = 0 if comm is None else comm.Get_rank()
+size: int = 1 if comm is None else comm.Get_size()
 
 SHAPES = {"w1": (64, 32), "b1": (32,), "w2": (32, 10), "b2": (10,)}
 TOTAL = sum(int(np.prod(shape)) for shape in SHAPES.values())
@@ -114,7 +115,7 @@ def all_parts(mine: np.ndarray) -> np.ndarray:
 
 def in_order(parts: np.ndarray) -> np.ndarray:
     """Add along the first axis, strictly from first to last: the same bits every time."""
-    result = np.zeros_like(parts[0])
+    result: np.ndarray = np.zeros_like(parts[0])
     for part in parts:
         result += part
     return result

@@ -34,7 +34,7 @@ def command(what: tuple[str, ...], step: str | None, as_json: bool) -> int:
     else:
         raise click.UsageError("give RUN A B, or RUN1 RUN2 [--step STEP]")
     sides = [store.open(selector) for store, selector in zip(stores, wanted, strict=True)]
-    told = [store.generation(selector) for store, selector in zip(stores, wanted, strict=True)]
+    told = [store.tell(side) for store, side in zip(stores, sides, strict=True)]
     found = list(compare(sides[0], sides[1]))
     if as_json:
         output.document(

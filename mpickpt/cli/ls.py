@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from mpickpt.cli import output
+
+if TYPE_CHECKING:
+    from mpickpt.store.report import Generation
 
 
 @click.command("ls")
@@ -24,10 +29,14 @@ def command(run: str, as_json: bool) -> None:
         output.document(
             {"path": store.path, "run": store.run_id, "generations": [generation.to_json() for generation in found]}
         )
-        return
-    if not found:
+    elif not found:
         output.line(f"no generation in {store.path}")
-        return
+    else:
+        _table(found)
+    store.check()  # what is damaged as a whole is listed as far as it goes, and then refused
+
+
+def _table(found: list[Generation]) -> None:
     output.table(
         ("STEP", "CURSOR", "EPOCH", "OWNERS", "SIZE", "CREATED", "STATUS", "ROOT"),
         [

@@ -18,7 +18,7 @@ from typing import Any, Final
 import click
 
 from mpickpt._version import __version__
-from mpickpt.cli.output import printable
+from mpickpt.cli import output
 from mpickpt.errors import CheckpointError, StoreError
 
 INTERRUPTED: Final = 130
@@ -98,7 +98,7 @@ class Commands(click.Group):
         except (KeyboardInterrupt, click.Abort):
             return INTERRUPTED, "interrupted"
         except CheckpointError as error:
-            return error.exit_code, f"{type(error).__name__}: {error}"
+            return error.exit_code, _refusal(error)
         except BrokenPipeError:
             return CLOSED_PIPE, ""
         except OSError as error:
@@ -127,26 +127,29 @@ class _Warnings(logging.Handler):
 
 def _say(message: str) -> None:
     """Write a message to stderr: its lines kept, its control characters not."""
-    text = "\n".join(printable(line) for line in f"mpickpt: {message}".split("\n"))
+    text = "\n".join(output.printable(line) for line in f"mpickpt: {message}".split("\n"))
     with contextlib.suppress(OSError):  # nobody listens on stderr; the exit code still speaks
         click.echo(text.encode("utf-8", "backslashreplace"), err=True)
 
 
 def _flush() -> tuple[int, str]:
-    """Flush stdout; where that fails, give a code and a reason, and let the interpreter's flush at exit go nowhere."""
+    """Flush stdout; where that fails, give code and reason, and let the interpreter's own flush at exit go nowhere."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        output.flush()
         return 0, ""
     except BrokenPipeError:
         failed = CLOSED_PIPE, ""
-    except OSError as error:
-        failed = StoreError.exit_code, f"the result could not be written: {error.strerror}"
+    except StoreError as error:
+        failed = error.exit_code, _refusal(error)
     with contextlib.suppress(OSError, ValueError):  # no real file behind stdout: nothing that would fail at exit
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
     return failed
+
+
+def _refusal(error: CheckpointError) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

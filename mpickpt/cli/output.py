@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from mpickpt.digest import ALGORITHMS
+from mpickpt.errors import StoreError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -127,7 +128,10 @@ def _rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]], right: S
         shown.add_column(head, justify="right" if head in right else "left", overflow="fold")
     for row in cells:
         shown.add_row(*(Text(cell, style=styles.get(cell, "")) for cell in row))
-    Console(file=sys.stdout).print(shown)
+    try:
+        Console(file=sys.stdout).print(shown)
+    except OSError as error:
+        raise _unwritten(error) from error
 
 
 def _write(text: str) -> None:
@@ -135,4 +139,30 @@ def _write(text: str) -> None:
     if sys.stdout is None:
         return
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    except OSError as error:
+        raise _unwritten(error) from error
+
+
+def flush() -> None:
+    """Write out what was held back.
+
+    Raises
+    ------
+    BrokenPipeError
+        If the reader of a pipe is gone.
+    StoreError
+        If the result could not be written for another reason: a full disk.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        raise _unwritten(error) from error
+
+
+def _unwritten(error: OSError) -> OSError:
+    if isinstance(error, BrokenPipeError):
+        return error
+    return StoreError(f"the result could not be written ({error.strerror})", errno=error.errno)

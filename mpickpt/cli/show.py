@@ -25,9 +25,9 @@ def command(run: str, generation: str | None, tree: bool, as_json: bool) -> None
     from mpickpt.store.inspect import open_store
 
     store = open_store(run)
-    selector = output.selector(generation)
-    told = store.generation(selector)
-    described = describe(store.open(selector))
+    opened = store.open(output.selector(generation))
+    told = store.tell(opened)
+    described = describe(opened)
     if as_json:
         if not tree:
             del described["manifests"]

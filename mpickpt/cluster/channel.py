@@ -95,11 +95,14 @@ class Line:
         self.counts: Counter[str] = Counter()
         self._kept: list[tuple[int, Kind, int, bytes]] = []
 
-    def call(self) -> Call:
-        """Begin the next collective call. Counts first, and cannot raise."""
+    def call(self, unharmed: str = "the store and all arrays") -> Call:
+        """Begin the next collective call. Counts first, and cannot raise.
+
+        `unharmed` is what a refusal of this call leaves as it was, where the refusal does not say so itself.
+        """
         self.number += 1
         kept, self._kept = self._kept, []
-        return Call(self, kept)
+        return Call(self, kept, unharmed)
 
     def keep(self, source: int, kind: Kind, number: int, body: bytes) -> None:
         """Keep a message of a later call."""
@@ -113,8 +116,9 @@ class Call:
     neighbours first, so that nobody waits for this owner.
     """
 
-    def __init__(self, line: Line, kept: list[tuple[int, Kind, int, bytes]]) -> None:
+    def __init__(self, line: Line, kept: list[tuple[int, Kind, int, bytes]], unharmed: str) -> None:
         self.line = line
+        self.unharmed = unharmed
         self.place = line.place
         self.number = line.number
         self.working: Working | None = None
@@ -276,7 +280,8 @@ class Call:
             record = canonical.loads(body, what="an abort message")
             void = bool(record.get("void"))
             deaf = self._doubt is not None and source != self.place.parent and not void
-            if self._abort is None and not deaf:
+            # The parent has the last word: it has chosen among the refusals of its subtree.
+            if not deaf and (self._abort is None or source == self.place.parent):
                 self._abort = (source, from_record(record["error"]), void)
         else:
             self._inbox.append((source, kind, body))
@@ -307,7 +312,7 @@ class Call:
     def _judge(self) -> None:
         if self._abort is not None:
             source, error, void = self._abort
-            self.fail(error, void=void, beside=source)
+            self.fail(error, void=void, final=source == self.place.parent)
         if any(kind in (Kind.RELEASE, Kind.RESULT) for _, kind, _ in self._inbox):
             return
         if self._ahead is not None:
@@ -318,7 +323,7 @@ class Call:
                 unharmed="earlier generations",
                 advice="go on: the next call takes part again",
             )
-            self._suspect(error)
+            self._suspect(error, final=self._ahead == self.place.parent)
         now = time.monotonic()
         dead = self.line.transport.dead()
         for role in self.place.neighbours:
@@ -329,17 +334,19 @@ class Call:
                 error = DeadlineError(
                     "an owner has died" if role in dead else "an owner is silent",
                     role=role,
+                    host=self.line.transport.hosts.get(role),
                     expected=f"a sign of life within {self.line.deadline:g} s",
-                    found="its process is gone" if role in dead else f"none for {silence:.1f} s",
+                    # No measured time: owners that see the same silence raise the same refusal.
+                    found="its process is gone" if role in dead else "none",
                     unharmed="earlier generations",
                     advice="look at that owner's process and node; the next start resumes from the newest generation",
                 )
-                self._suspect(error)
+                self._suspect(error, final=role == self.place.parent)
 
-    def _suspect(self, error: CheckpointError) -> None:
+    def _suspect(self, error: CheckpointError, final: bool) -> None:
         """End the call with `error`, or, after the own commitment, let the store decide."""
         if self._doubt is None:
-            self.fail(error)
+            self.fail(error, final=final)
         self.settle(error)
 
     # -- ending
@@ -384,9 +391,15 @@ class Call:
         """
         self._seal = seal
 
-    def fail(self, error: CheckpointError, *, void: bool = False, beside: int | None = None) -> NoReturn:
-        """Tell all neighbours but `beside`, the silent one too, and raise."""
+    def fail(self, error: CheckpointError, *, void: bool = False, final: bool = False) -> NoReturn:
+        """Tell all neighbours, the silent one too, and raise what all raise.
+
+        Unless the refusal is `final` (the parent's word, or the parent is lost) or the void is durable, it goes up
+        first, and the parent's word is awaited: of several refusals at once all owners raise the same.
+        """
         error.at(self.place.role, self.line.host)
+        if error.unharmed is None:
+            error.unharmed = self.unharmed
         if self.working is not None:
             self.working.cancelled = True
         if self._seal is not None and not void and (self.heard or self._doubt is not None):
@@ -398,16 +411,35 @@ class Call:
             else:
                 if verdict is None:
                     raise Outcome
-                error, void, beside = verdict, True, None
-        self._tell(error, void, beside)
+                error, void = verdict, True
+        if self.place.parent is not None:
+            self.up(Kind.ABORT, self._abortion(error, void))
+            if not (final or void):
+                error, void = self._verdict(error)
+        self._over = True
+        self.down(Kind.ABORT, self._abortion(error, void))
         raise error
 
-    def _tell(self, error: CheckpointError, void: bool, beside: int | None) -> None:
-        self._over = True
-        body = canonical.dumps({"error": error.to_record(), "void": void})
-        for role in self.place.neighbours:
-            if role != beside:
-                self.send(role, Kind.ABORT, body)
+    def _abortion(self, error: CheckpointError, void: bool) -> bytes:
+        return canonical.dumps({"error": error.to_record(), "void": void})
+
+    def _verdict(self, mine: CheckpointError) -> tuple[CheckpointError, bool]:
+        """Wait for the parent's word on an own refusal; a parent that is silent or gone on has none."""
+        parent = self.place.parent
+        assert parent is not None
+
+        def told() -> bool:
+            if self._abort is not None and self._abort[0] == parent:
+                return True
+            if self._ahead == parent or any(kind in (Kind.RELEASE, Kind.RESULT) for _, kind, _ in self._inbox):
+                return True
+            return parent in self.line.transport.dead() or time.monotonic() - self._last[parent] > self.line.deadline
+
+        self.wait(told, judge=False)
+        if self._abort is None or self._abort[0] != parent:
+            return mine, False
+        _, error, void = self._abort
+        return (mine if error.to_record() == mine.to_record() else error), void
 
     def __enter__(self) -> Call:
         return self
@@ -418,14 +450,17 @@ class Call:
         if isinstance(error, CheckpointError):
             self.fail(error)
         told = CheckpointError(
-            f"{type(error).__name__} in one owner: {error}",
+            f"an owner failed: {type(error).__name__}: {error}",
             role=self.place.role,
             host=self.line.host,
-            unharmed="earlier generations",
+            advice="that owner's own traceback says where",
         )
-        # The others hear of it as a refusal; here the exception goes on as it is.
-        with contextlib.suppress(CheckpointError, Outcome):
+        if isinstance(error, Exception):
+            told.__cause__ = error
             self.fail(told)
+        # An interrupt or exit is not held up and goes on as it is; the others hear of it as a refusal.
+        with contextlib.suppress(CheckpointError, Outcome):
+            self.fail(told, final=True)
 
 
 def merge_outcomes(mine: CheckpointError | None, others: Mapping[int, bytes]) -> CheckpointError | None:

@@ -18,8 +18,9 @@ from mpickpt.cluster.channel import Call, Kind
 from mpickpt.format.manifest import ShardRecord
 from mpickpt.format.shard import CHUNK, Layout
 from mpickpt.state.plan import Piece
+from mpickpt.store.source import Source
 from mpickpt.store.threads import Pool
-from mpickpt.store.writer import ShardWriter, chunk_of
+from mpickpt.store.writer import ShardWriter
 
 _PULL: Final = struct.Struct("<BQ")
 _WINDOW: Final = 8
@@ -33,15 +34,17 @@ def offer(call: Call, parts: Parts) -> None:
     plan = [None if part is None else [_spec(piece) for piece in part[1]] for part in parts]
     call.up(Kind.PLAN, canonical.dumps(plan))
     buffer = bytearray(CHUNK)
+    sources: dict[int, Source] = {}
     while True:
         kind, body = call.from_parent(Kind.PULL, Kind.WRITTEN)
         if kind is Kind.WRITTEN:
             return
         which, index = _PULL.unpack(body)
-        part = parts[which]
-        assert part is not None
-        layout, pieces = part
-        chunk = call.run(chunk_of, layout, pieces, index, memoryview(buffer))
+        if which not in sources:
+            part = parts[which]
+            assert part is not None
+            sources[which] = call.run(Source, *part)
+        chunk = call.run(sources[which].chunk, index, memoryview(buffer))
         call.up(Kind.CHUNK, body + bytes(chunk))
 
 

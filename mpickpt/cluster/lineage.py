@@ -20,8 +20,8 @@ from mpickpt.format.names import root_name
 from mpickpt.format.records import Claim
 from mpickpt.state.moment import Moment
 from mpickpt.store.directory import Directory
-from mpickpt.store.lineage import RootName
 from mpickpt.store.generation import Generation
+from mpickpt.store.lineage import RootName
 
 _log = logging.getLogger("mpickpt")
 
@@ -38,16 +38,20 @@ class Lineage:
         self.keep = keep
         self.keep_every = keep_every
         self.before = before
+        #: The root that was chosen last: owner 0 need not read it again.
+        self.chosen: Manifest | None = None
         self._opened = False
         self._protected: set[str] = set()
 
     # -- opening and claiming
 
-    def _open(self) -> None:
-        """Try the file system and make the layout, once, before the first write."""
+    def _open(self, check: bool = False) -> None:
+        """Try the file system and make the layout, once, before the first write; that also looks for damage."""
         if not self._opened:
             self.directory.open(write=True)
             self._opened = True
+        elif check:
+            self.directory.check()
 
     def _claim(self) -> Claim:
         """Give the newest claim; where there is none, claim epoch 1 as a fresh start."""
@@ -81,16 +85,18 @@ class Lineage:
                 return self._fresh(request)
             directory.open(write=False)
         else:
-            self._open()
-            directory.check()
+            self._open(check=True)
         names = directory.lineage(fresh=not request.readonly)
         if not names:
             return self._fresh(request)
         if request.root is not None:
             name, root = self._by_digest(names, request.root)
+            if request.step not in (None, name.step):
+                raise self._missing(f"step {request.step} with root {request.root}", [name])
         else:
             name = self._by_step(names, request.step)
             root = self._read(name, names)
+        self.chosen = root
         return {"fresh": False, "name": name.name, "digest": root.digest, "epoch": root.prefix.epoch}
 
     def _fresh(self, request: Request) -> dict[str, Any]:

@@ -12,6 +12,7 @@ The steps, each with its failpoints, are those of docs/protocol.md, "Publish":
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -118,7 +119,7 @@ class Publisher:
         self._began = time.monotonic()
         attempt: list[Attempt] = []
         try:
-            with self.line.call() as call:
+            with self.line.call(unharmed="earlier generations and all arrays") as call:
                 failpoints.reach("save.entered")
                 return self._save(call, flatten, step, cursor, decide, attempt)
         except Outcome:
@@ -131,7 +132,13 @@ class Publisher:
     def _clean(self, attempt: Attempt) -> None:
         patience = self.line.deadline
         root = self.line.place.parent is None
-        work = self.line.pool.submit(attempt.clean, root, patience)
+
+        def clean() -> None:
+            # Once the store decides, files go only where it has decided against them.
+            if not attempt.committed or self.directory.is_root(attempt.name) is False:
+                attempt.clean(root, patience)
+
+        work = self.line.pool.submit(clean)
         try:
             work.result(patience)
         except TimeoutError:
@@ -161,7 +168,13 @@ class Publisher:
         self._declared = declarations
         mine = declarations.digest()
         known = self._agreed.digest if self._agreed is not None and self._agreed.mine == mine else ""
-        facts = {"step": step, "cursor": cursor, "epoch": self.epoch, "newest": self.last and self.last.root}
+        facts = {
+            "path": self.directory.path,
+            "step": step,
+            "cursor": cursor,
+            "epoch": self.epoch,
+            "newest": self.last and self.last.root,
+        }
         decision, union = agree(call, "save", facts, declarations, known, lambda _: decide(step, cursor))
         if decision.get("same"):
             assert self.last is not None
@@ -318,6 +331,8 @@ class Publisher:
 
     def _settle(self, attempt: Attempt, error: CheckpointError) -> CheckpointError | None:
         """In doubt: whichever file exists under the root's name decides. Runs in a worker."""
+        if commit.was_published(error):
+            return error  # the root stands, its durability unknown: nobody may call it void, nor durable
         failpoints.reach("save.doubt")
         verdict = self.directory.void(attempt.name, error)
         if verdict is None:
@@ -360,16 +375,25 @@ class Publisher:
         )
         data, attempt.root = call.run(manifest.encode, attempt.algorithm)
         call.run(self._sync_attempt, attempt)
+        attempt.committed = True
         call.committed(lambda error: self._settle(attempt, error))
-        if not call.run(self.directory.publish_root, attempt.name, data):
+        if not call.run(self._place, attempt, data):
             # Somebody who doubted was first: what stands there decides, for the root too.
             call.settle(TopologyError("the root's name was taken", path=attempt.name))
         failpoints.reach("save.root-published")
-        attempt.committed = True
         call.down(Kind.RELEASE, attempt.root.encode())
         call.over()
         failpoints.reach("save.released")
         return self._done(attempt)
+
+    def _place(self, attempt: Attempt, data: bytes) -> bool:
+        """Publish the root, and say where the store has nothing to decide: the root is certainly not there."""
+        try:
+            return self.directory.publish_root(attempt.name, data)
+        except CheckpointError:
+            with contextlib.suppress(OSError):
+                attempt.committed = attempt.name in os.listdir(self.directory.roots_path)
+            raise
 
     def _sync_attempt(self, attempt: Attempt) -> None:
         """Sync what the star's owners have made: each folder once, and the attempt's directory."""

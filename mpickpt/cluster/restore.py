@@ -22,6 +22,7 @@ from mpickpt import canonical, failpoints
 from mpickpt.cluster.agree import agree
 from mpickpt.cluster.channel import Call, Kind, Line, merge_outcomes
 from mpickpt.errors import CheckpointError, ContractError, PlacementError, SchemaError, from_record
+from mpickpt.format.manifest import Manifest
 from mpickpt.state.capture import Capture, Node, Restored
 from mpickpt.state.contract import Contract, side_by_side
 from mpickpt.state.declare import Declarations
@@ -70,8 +71,9 @@ def resume(
     flatten: Callable[[], Capture | None],
     request: Request,
     decide: Callable[[], dict[str, Any]],
+    chosen: Callable[[], Manifest | None],
     conclude: Callable[[], dict[str, Any]],
-    fill: Callable[[Capture | None, Resumed], None],
+    prepare: Callable[[Capture | None, Resumed], Callable[[], None]],
 ) -> Resumed:
     """Restore. Collective.
 
@@ -81,10 +83,13 @@ def resume(
         Gives this owner's destination, or None for whole regions; may raise StateError.
     decide : callable
         At owner 0, in a worker: chooses the generation.
+    chosen : callable
+        Gives the root that was chosen, where this owner has read it.
     conclude : callable
         At owner 0, in a worker, once all owners have verified theirs: makes the claim where there is none.
-    fill : callable
-        Copies into the caller's destinations, once all owners have agreed.
+    prepare : callable
+        In a worker: looks whether the caller's destinations can be filled, and gives what fills them, once all
+        owners have agreed.
     """
     with line.call() as call:
         failpoints.reach("resume.entered")
@@ -102,19 +107,26 @@ def resume(
         failpoints.reach("resume.chosen")
         outcome: CheckpointError | None = None
         found: Resumed | None = None
+        fill: Callable[[], None] | None = None
         if decision["fresh"]:
             found = Resumed(0, 0, decision["epoch"], True, None, Restored(), {})
+            fill = prepare(capture, found)
         else:
             progress = Progress()
-            reader = _Reader(directory, contract, refuses, request, call.place.role, call.place.owners, progress, pool)
+            reader = _Reader(
+                directory, contract, refuses, request, call.place.role, call.place.owners, progress, pool, chosen
+            )
             try:
                 found = call.run(reader.read, decision, capture, union, working=progress)
+                # What one owner cannot take, nobody takes: this comes before the outcome is told.
+                fill = call.run(prepare, capture, found)
             except CheckpointError as error:
                 outcome = error.at(call.place.role, line.host)
         failpoints.reach("resume.read")
         found = _agree_on_outcome(call, outcome, found, conclude)
         failpoints.reach("resume.agreed")
-        fill(capture, found)
+        assert fill is not None
+        fill()
         failpoints.reach("resume.filled")
         return found
 
@@ -171,8 +183,10 @@ class _Reader:
         owners: int,
         progress: Progress,
         pool: Pool,
+        chosen: Callable[[], Manifest | None],
     ) -> None:
         self.pool = pool
+        self.chosen = chosen
         self.directory = directory
         self.contract = contract
         self.refuses = refuses
@@ -182,7 +196,9 @@ class _Reader:
         self.progress = progress
 
     def read(self, decision: Mapping[str, Any], capture: Capture | None, union: Declarations | None) -> Resumed:
-        generation = Generation(self.directory, decision["name"], decision["digest"], pool=self.pool)
+        generation = Generation(
+            self.directory, decision["name"], decision["digest"], root=self.chosen(), pool=self.pool
+        )
         root = generation.root
         saved = Contract.from_json(root.contract, path=generation.path)
         self._check_contract(saved, generation.path)

@@ -6,15 +6,17 @@ channel's business.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _TAG: Final = 7
+_HOST_BYTES: Final = 64
 #: MPI counts are 32-bit in many libraries; a longer message travels in parts.
 _PART: Final = 64 << 20
 
@@ -23,6 +25,8 @@ class Transport(Protocol):
     """What the channel needs of a wire."""
 
     name: str
+    #: The neighbours' hosts by role, so that a refusal can say where a silent one was.
+    hosts: Mapping[int, str]
 
     def send(self, role: int, message: bytes) -> None:
         """Begin to send; the message is kept until it is gone. Sends to the dead vanish."""
@@ -45,6 +49,7 @@ class LocalTransport:
     def __init__(self, role: int, queues: Sequence[deque[tuple[int, bytes]]]) -> None:
         self._role = role
         self._queues = queues
+        self.hosts = dict.fromkeys(range(len(queues)), socket.gethostname())
 
     @classmethod
     def wires(cls, owners: int) -> list[LocalTransport]:
@@ -85,9 +90,18 @@ class MpiTransport:
         self.name = MPI.Get_library_version().splitlines()[0][:80]
         self._graph = comm.Create_dist_graph_adjacent(list(neighbours), list(neighbours), reorder=False)
         self._graph.Set_errhandler(MPI.ERRORS_RETURN)
+        self.hosts = self._exchange_hosts(neighbours)
         self._sending: list[tuple[MPI.Request, bytes]] = []
         self._partial: dict[int, list[bytes]] = {}
         self._dead: frozenset[int] = frozenset()
+
+    def _exchange_hosts(self, neighbours: Sequence[int]) -> dict[int, str]:
+        """Tell the neighbours this owner's host, and learn theirs: the only collective, before anything is awaited."""
+        mine = bytearray(socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0"))
+        theirs = bytearray(_HOST_BYTES * len(neighbours))
+        self._graph.Neighbor_allgather([mine, self._mpi.BYTE], [theirs, _HOST_BYTES, self._mpi.BYTE])
+        names = (theirs[at : at + _HOST_BYTES].rstrip(b"\0") for at in range(0, len(theirs), _HOST_BYTES))
+        return {role: name.decode(errors="replace") for role, name in zip(neighbours, names, strict=True)}
 
     def send(self, role: int, message: bytes) -> None:
         """Begin to send, a long message in parts."""

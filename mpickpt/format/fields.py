@@ -20,6 +20,13 @@ _COVER: Final = re.compile(r"[0-9a-f]{64}")
 Corner = tuple[int, ...]
 
 
+def shown(found: object) -> str:
+    """Show what was found; of a container only its length, since it may be long, or deeper than `repr` can go."""
+    if type(found) in (list, dict):
+        return f"{type(found).__name__} of {len(found)} items"  # type: ignore[arg-type]
+    return repr(found)[:100]
+
+
 def newer(found: object, what: str, path: str | None) -> NoReturn:
     """Refuse a record of another format version; a newer one with the version of mpickpt that reads it."""
     if type(found) is int and found > FORMAT:
@@ -30,7 +37,7 @@ def newer(found: object, what: str, path: str | None) -> NoReturn:
             found=f"format {found}",
             advice=f"read it with mpickpt {found}.0 or newer (mpickpt N.x reads the formats 1 to N)",
         )
-    raise FormatError(f"{what} has no known format version", path=path, expected=FORMAT, found=repr(found)[:100])
+    raise FormatError(f"{what} has no known format version", path=path, expected=FORMAT, found=shown(found))
 
 
 class Fields:
@@ -52,12 +59,12 @@ class Fields:
         self.what = what
         self.path = path
         if type(value) is not dict:
-            raise FormatError(f"{what} is no object", path=path, found=repr(value)[:100])
+            raise FormatError(f"{what} is no object", path=path, found=shown(value))
         self.value: dict[str, Any] = value
 
     def refuse(self, key: str, expected: str, found: object) -> NoReturn:
         """Refuse the value of one key."""
-        raise FormatError(f"{self.what}: bad {key!r}", path=self.path, expected=expected, found=_shown(found))
+        raise FormatError(f"{self.what}: bad {key!r}", path=self.path, expected=expected, found=shown(found))
 
     def keys(self, *names: str) -> None:
         """Check that exactly these keys are there."""
@@ -113,13 +120,14 @@ class Fields:
 
     def digest(self, key: str) -> str:
         """Read a digest; a missing or null one is refused like any malformed one."""
+        text = self.value[key]
         try:
-            digests.parse(self.value[key], f"{self.what}: {key!r}")
+            digests.parse(text if type(text) is str else shown(text), f"{self.what}: {key!r}")
         except FormatError as error:
             error.path = self.path
             raise
-        text: str = self.value[key]
-        return text
+        found: str = text
+        return found
 
     def digest_or_null(self, key: str) -> str | None:
         """Read a digest, or null."""
@@ -147,13 +155,6 @@ class Fields:
             self.refuse(key, "a list", value)
         found: list[Any] = value
         return found
-
-
-def _shown(found: object) -> str:
-    """Show what was found, without writing out a container of unknown size."""
-    if type(found) in (list, dict):
-        return f"{type(found).__name__} of {len(found)} items"  # type: ignore[arg-type]
-    return repr(found)[:100]
 
 
 def hex_cover(cover: int) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from mpickpt import canonical
 from mpickpt import digest as digests
 from mpickpt.errors import FormatError
-from mpickpt.format.fields import FORMAT, MAX, MAX_AXES, Fields, newer
+from mpickpt.format.fields import FORMAT, MAX, MAX_AXES, Fields, newer, shown
 from mpickpt.format.layout import (
     CRC_BYTES,
     CRCS,
@@ -137,8 +137,9 @@ def parse(head: bytes, file_bytes: int, path: str | None = None, schema: Schema 
 
 
 def _refuse(message: str, path: str | None, name: str | None, expected: str, found: object = None) -> NoReturn:
-    shown = None if found is None else found if type(found) is int else repr(found)[:100]
-    raise FormatError(message, region=None if name is None else name[:200], path=path, expected=expected, found=shown)
+    region = None if name is None else name[:200]
+    where = None if found is None else found if type(found) is int else shown(found)
+    raise FormatError(message, region=region, path=path, expected=expected, found=where)
 
 
 def _metadata(value: object, path: str | None) -> tuple[dict[str, Any], dict[str, str]]:

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from mpickpt.errors import FormatError
+from mpickpt.format.fields import shown
 
 FOLDER: Final = 512  # owners a folder of an attempt's directory
 MAX_NAME: Final = 255  # bytes of a relative file name in a record
@@ -100,6 +101,6 @@ def check_shard_name(name: object, path: str | None) -> str:
             "a record's file name is not one of a shard in its store",
             path=path,
             expected="a relative name of ASCII letters, digits, _ - . that ends in .safetensors",
-            found=repr(name)[:100],
+            found=shown(name),
         )
     return name  # type: ignore[return-value]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from mpickpt import canonical
 from mpickpt import digest as digests
 from mpickpt.errors import CheckpointError, FormatError, IntegrityError, StateError, from_record
-from mpickpt.format.fields import FORMAT, MAX_TEXT, Fields, newer
+from mpickpt.format.fields import FORMAT, Fields, newer
 from mpickpt.format.names import parse_root_name
 
 MAX_BYTES: Final = 1 << 30  # no record is longer; a reader need not read beyond
@@ -334,4 +334,4 @@ def _error(fields: Fields) -> dict[str, Any]:
     return error.value
 
 
-__all__ = ["MAX_BYTES", "MAX_TEXT", "Claim", "Lineage", "RunInfo", "Void", "record", "unrecord"]
+__all__ = ["MAX_BYTES", "Claim", "Lineage", "RunInfo", "Void", "record", "unrecord"]

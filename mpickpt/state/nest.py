@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpickpt.state.capture import Capture, Holding, Node, Part, Restored
 from mpickpt.state.flatten import flatten
 from mpickpt.state.names import escape, join, split
-from mpickpt.state.rebuild import build, check_containers, check_destination, commit
+from mpickpt.state.rebuild import build, check_containers, check_destination, commit, prepare
 
 __all__ = [
     "Capture",
@@ -20,5 +20,6 @@ __all__ = [
     "escape",
     "flatten",
     "join",
+    "prepare",
     "split",
 ]

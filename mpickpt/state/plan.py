@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -47,6 +47,10 @@ class Piece:
 
 _shares = lru_cache(maxsize=4096)(shares)
 
+#: A region of fewer bytes that all owners hold is written whole by one of the writers: cut into shares, thousands of
+#: small arrays would become a multiple of small pieces, and every reader would pay for each.
+WHOLE_BYTES: Final = 256 << 10
+
 
 def shared_box(region: Region, ordinal: int, writers: int, index: int) -> Box | None:
     """Give what writer number `index` writes of a region that all owners hold; None for nothing.
@@ -65,12 +69,14 @@ def shared_box(region: Region, ordinal: int, writers: int, index: int) -> Box | 
     Returns
     -------
     Box or None
-        Rows of axis 0; the whole of a 0-d array or a value at writer ``ordinal % writers``.
+        Rows of axis 0; of an array below `WHOLE_BYTES` or a value the whole, at writer ``ordinal % writers``.
     """
     shape = region.shape
     if not shape:
         return POINT if ordinal % writers == index else None
     whole = Box.whole(shape)
+    if region.nbytes < WHOLE_BYTES:
+        return whole if ordinal % writers == index and not whole.empty else None
     if writers > 1:
         rows = _shares(shape[0], writers)[index]
         whole = whole.rows(rows.start, rows.stop)

@@ -185,10 +185,8 @@ class _Tree:
         return items if kind == "list" else tuple(items)
 
 
-def commit(capture: Capture, restored: Restored, containers: Mapping[str, str]) -> Any:
-    """Fill a destination: arrays and generators in place, then objects through load_state_dict, in this order.
-
-    All that can be refused is refused before anything is changed.
+def prepare(capture: Capture, restored: Restored, containers: Mapping[str, str]) -> Callable[[], Any]:
+    """Work out how a destination is filled. All that can be refused is refused here, and nothing is changed yet.
 
     Parameters
     ----------
@@ -201,9 +199,10 @@ def commit(capture: Capture, restored: Restored, containers: Mapping[str, str]) 
 
     Returns
     -------
-    nested containers
-        As the destination, unwrapped: the same arrays and objects where they were filled, new ones for values,
-        `Spec` and read-only arrays. Several boxes of one region are a list of arrays.
+    callable
+        Fills arrays and generators in place, then objects through load_state_dict, in this order. It returns nested
+        containers as the destination, unwrapped: the same arrays and objects where they were filled, new ones for
+        values, `Spec` and read-only arrays. Several boxes of one region are a list of arrays.
 
     Raises
     ------
@@ -217,13 +216,22 @@ def commit(capture: Capture, restored: Restored, containers: Mapping[str, str]) 
     check_destination(capture)
     filling = _Filling(capture, restored, containers)
     nest = filling.make(capture.nest)
-    for target, source in filling.copies:
-        np.copyto(target, source, casting="equiv")
-    for generator, source in filling.settings:
-        generators.set_from(generator, source)
-    for load, structure in filling.loads:
-        load(structure)
-    return nest
+
+    def fill() -> Any:
+        for target, source in filling.copies:
+            np.copyto(target, source, casting="equiv")
+        for generator, source in filling.settings:
+            generators.set_from(generator, source)
+        for load, structure in filling.loads:
+            load(structure)
+        return nest
+
+    return fill
+
+
+def commit(capture: Capture, restored: Restored, containers: Mapping[str, str]) -> Any:
+    """Fill a destination at once: `prepare`, and what it gives."""
+    return prepare(capture, restored, containers)()
 
 
 class _Filling:
@@ -365,4 +373,4 @@ def _nothing(part: Part) -> np.ndarray[Any, Any]:
     return np.empty(array.shape, array.dtype) if isinstance(array, Spec) else array
 
 
-__all__ = ["build", "check_containers", "check_destination", "commit"]
+__all__ = ["build", "check_containers", "check_destination", "commit", "prepare"]

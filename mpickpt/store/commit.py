@@ -131,11 +131,16 @@ def _write_sync_close(fd: int, path: str, data: bytes) -> None:
     _sync(fd, path, len(data))
     try:
         reach("commit.synced")
-    except BaseException:
+    except BaseException as error:
         close_quietly(fd)
+        if isinstance(error, OSError):
+            raise store_error(error, "sync", path, len(data)) from error
         raise
     _close(fd, path, len(data))
-    reach("commit.closed")
+    try:
+        reach("commit.closed")
+    except OSError as error:
+        raise store_error(error, "close", path, len(data)) from error
 
 
 def _identity(path: str) -> tuple[int, int] | None:

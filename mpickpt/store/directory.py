@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 from collections.abc import Container, Iterable
+from typing import Final
 
 from mpickpt.errors import CheckpointError, IntegrityError, NotFoundError, StateError, from_record
 from mpickpt.format.fields import FORMAT
@@ -18,12 +19,15 @@ from mpickpt.format.names import attempt_name, claim_name, parse_root_name
 from mpickpt.format.records import Claim, RunInfo, Void, record
 from mpickpt.store import claims, commit, damage, filesystem, keeping, opening
 from mpickpt.store.commit import Way
-from mpickpt.store.files import names_in, read_record
+from mpickpt.store.files import names_in, open_regular, read_record
 from mpickpt.store.filesystem import Promise
 from mpickpt.store.lineage import RootName, descends, origins_of
 from mpickpt.store.refusal import store_error
 
 _log = logging.getLogger("mpickpt")
+
+#: How a void record begins: canonical JSON has sorted keys, and a root's first key is another.
+VOID_BEGINS: Final = b'{"attempt":'
 
 
 class Directory:
@@ -245,6 +249,20 @@ class Directory:
                 return None
         return self._kinds[name]
 
+    def is_void(self, name: str) -> bool:
+        """Tell whether a void stands under a name; of a root only the first bytes are read."""
+        if name not in self._kinds:
+            try:
+                fd, _ = open_regular(self.root_path(name), "a root manifest")
+                try:
+                    if not os.pread(fd, len(VOID_BEGINS), 0).startswith(VOID_BEGINS):
+                        return False
+                finally:
+                    os.close(fd)
+            except (CheckpointError, OSError):
+                return False  # what cannot be read is not passed over as if nothing had been published
+        return self.is_root(name) is False
+
     def publish_root(self, name: str, data: bytes) -> bool:
         """Publish a generation: from here on it is listed.
 
@@ -258,7 +276,10 @@ class Directory:
         StoreError
             If it could not be published; ``published = True`` if it is in place with its durability unknown.
         """
-        return self.publish(self.roots_path, name, data)
+        published = self.publish(self.roots_path, name, data)
+        if published:
+            self._kinds[name] = True
+        return published
 
     def void(self, name: str, error: CheckpointError) -> CheckpointError | None:
         """End an attempt for good, or learn that it is published: whichever file exists decides.
@@ -355,7 +376,7 @@ class Directory:
         as for `roots`.
         """
         origins = origins_of(self.claims(fresh) if judges is None else judges)
-        return [root for root in self.roots(fresh) if descends(root, origins) and self.is_root(root.name) is not False]
+        return [root for root in self.roots(fresh) if descends(root, origins) and not self.is_void(root.name)]
 
     def check(self) -> None:
         """Refuse a store that is damaged as a whole; see `damage.check`."""

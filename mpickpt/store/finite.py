@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from mpickpt import _native
 from mpickpt.errors import NonFiniteError
 from mpickpt.format.layout import Layout, PieceSpec
-from mpickpt.state import dtypes
+from mpickpt.state import dtypes, values
 from mpickpt.state.region import Schema
 from mpickpt.store.threads import Pool, share
 
@@ -118,3 +118,28 @@ def check_finite(
                 tasks.append([])
                 size = 0
     share(pool, work, tasks)
+
+
+def check_finite_values(
+    schema: Schema, opaque: Mapping[int, bytes], refuses: Callable[[str], bool], path: str
+) -> None:
+    """Look through values and per-owner values that were read, by ordinal, as `check_finite` does through arrays.
+
+    Raises
+    ------
+    NonFiniteError
+        With the region.
+    FormatError
+        If a value is malformed.
+    """
+    for ordinal, data in opaque.items():
+        name = schema[ordinal].name
+        if refuses(name) and values.nonfinite(values.decode(data, name, path)):
+            raise NonFiniteError(
+                "a value is not finite",
+                region=name,
+                path=path,
+                expected="finite numbers",
+                found="a NaN or an infinity in it",
+                advice="allow it for this region with nonfinite={'REGION': 'allow'}, if it is meant",
+            )

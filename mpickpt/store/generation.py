@@ -17,7 +17,7 @@ from mpickpt.format.manifest import ChildRecord, Manifest, ShardRecord, Void, de
 from mpickpt.state import coverage
 from mpickpt.state.region import Box, Schema
 from mpickpt.store.files import below, read_record
-from mpickpt.store.finite import check_finite
+from mpickpt.store.finite import check_finite, check_finite_values
 from mpickpt.store.reader import Reading, Shard, Want, check_level
 from mpickpt.store.threads import Buffers, Pool, share
 from mpickpt.store.wanted import Wanted
@@ -42,6 +42,8 @@ class Generation:
         Its root's name in ``roots/``.
     digest : str, optional
         The root's digest, where it is known: nothing else is then taken for it.
+    root : Manifest, optional
+        The root, where it has been read already.
     bindings : mapping of str to str, optional
         Recorded file names (as ``00000/000012.safetensors``) and where these files are instead.
     pool : Pool, optional
@@ -69,10 +71,11 @@ class Generation:
         name: str,
         digest: str | None = None,
         *,
+        root: Manifest | None = None,
         bindings: Mapping[str, str] | None = None,
         pool: Pool | None = None,
     ) -> None:
-        found = directory.read_root(name, digest)
+        found = directory.read_root(name, digest) if root is None else root
         self._begin(found, directory.root_path(name), directory.data_of(name), directory.path, bindings, pool)
 
     @classmethod
@@ -308,6 +311,7 @@ class Generation:
             found |= self._read_shards(needs[start : start + _OPEN], level, progress)
         if refuses is not None:
             check_finite(self.schema, wants, refuses, self.pool, self.path)
+            check_finite_values(self.schema, found, refuses, self.path)
         return found
 
     def _visit(self, wanted: Wanted, role: int | None) -> None:
@@ -351,7 +355,7 @@ class Generation:
             for record, wants, opaque in needs:
                 shard = self.open_shard(record)
                 shards.append(shard)
-                readings.append(shard.plan(wants, opaque))
+                readings.append(shard.plan(wants, opaque, checked=True))
             tasks = [
                 (reading, reading.chunks[batch.start : batch.stop])
                 for reading in readings

@@ -142,9 +142,11 @@ class Store:
             return None
         except CheckpointError:
             return report.Generation(root.step, None, root.epoch, None, None, None, None, DAMAGED, root.name)
-        if isinstance(found, Void):
-            return None
-        if not self._complete(root, found):
+        return None if isinstance(found, Void) else self._record(root.name, found, status)
+
+    def _record(self, name: str, found: Manifest, status: str) -> report.Generation:
+        """Give the public record of a root that has been read."""
+        if not self._complete(name, found):
             status = DAMAGED
         nbytes = sum(region.nbytes for region in found.schema or ())
         created = found.written.get("end", found.written.get("start"))
@@ -158,12 +160,12 @@ class Store:
             nbytes,
             None if created is None else str(created),
             status,
-            root.name,
+            name,
         )
 
-    def _complete(self, root: RootName, manifest: Manifest) -> bool:
+    def _complete(self, name: str, manifest: Manifest) -> bool:
         """Tell whether the files that the root itself records are there in their size; reads none of them."""
-        data = self._directory.data_of(root.name)
+        data = self._directory.data_of(name)
         try:
             if manifest.children and not os.path.isdir(data):
                 return False
@@ -225,6 +227,13 @@ class Store:
             As `generation`; and as reading its root does.
         """
         return Generation(self._directory, self._choose(which).name)
+
+    def tell(self, opened: Generation) -> report.Generation:
+        """Tell of a generation that was opened here what `generation` tells, without reading its root again."""
+        prefix = opened.root.prefix
+        root = RootName(prefix.epoch, prefix.step, prefix.attempt, opened.name)
+        off = self._directory.off_lineage(self._directory.claims(), [root])
+        return self._record(root.name, opened.root, ORPHANED if off else LIVE)
 
     def read(self, step: int | str | None = None, names: Iterable[str] | None = None) -> Any:
         """Read whole regions into memory, every byte verified.

@@ -87,9 +87,7 @@ def _verdict(generation: Generation, path: str, error: CheckpointError | None = 
     return Verdict(path if shown.startswith(os.pardir) else shown, error is None, error)
 
 
-def _shard(
-    generation: Generation, record: ShardRecord, level: str, buffers: Buffers, other: int | None
-) -> Verdict:
+def _shard(generation: Generation, record: ShardRecord, level: str, buffers: Buffers, other: int | None) -> Verdict:
     """Check one shard; `other` is the role of a record before that names the same file."""
     path = generation.path_of(record.file)
     try:

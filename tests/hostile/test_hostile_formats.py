@@ -188,6 +188,25 @@ def test_a_recorded_digest_that_is_another(tmp_path: object) -> None:
         unrecord(GROUP.encode()[0], "f", digest=GROUP.encode("sha256")[1])
 
 
+def nested(depth: int) -> Any:
+    found: Any = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize("kind", VALID)
+@pytest.mark.parametrize("depth", [10, 300, *range(800, 1000, 5)])
+def test_a_value_nested_nearly_as_deep_as_the_interpreter_goes(kind: str, depth: int) -> None:
+    value = json.loads(first_line(kind))
+    for key in value.keys() - {"format"}:
+        try:
+            first = canonical.dumps({**value, key: nested(depth)})
+        except RecursionError:
+            continue
+        refused(kind, sealed(first))
+
+
 HUGE = 10**19
 BAD_FILES = ["../x.safetensors", "/x.safetensors", "a//b.safetensors", "a\\b.safetensors", "a\0.safetensors", "", "x",
              "./a.safetensors", "a/../../b.safetensors", ".hidden.safetensors", "é.safetensors", 7, None,

@@ -206,7 +206,7 @@ def test_a_fault_at_a_failpoint_is_one_of_its_stage(tmp_path: Path, way: Way, st
             raise OSError(errno.EIO, "injected")
 
     failpoints.hook = fault
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(StoreError) as caught:
         commit.publish(str(tmp_path), "root.json", b"mine", way)
     placed = STAGES.index(stage) >= 3
     assert commit.was_published(caught.value) is placed

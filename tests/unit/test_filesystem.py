@@ -74,9 +74,7 @@ def test_link_where_the_flag_is_ignored(tmp_path: Path, monkeypatch: pytest.Monk
     assert (promise.way, promise.no_replace) == (Way.LINK, False)
 
 
-def test_eexist_for_an_unknown_flag_does_not_deceive_the_probe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eexist_for_an_unknown_flag_does_not_deceive_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot(source: str, target: str) -> None:
         raise OSError(errno.EEXIST if os.path.exists(target) else errno.EINVAL, "")
 
@@ -136,9 +134,7 @@ def test_memory_says_that_it_is_not_durable(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["rename_noreplace", "link", "fsync", "pwrite_all"])
-def test_a_fault_is_told_as_one_and_leaves_nothing(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_is_told_as_one_and_leaves_nothing(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, "")
 

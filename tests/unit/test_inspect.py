@@ -15,6 +15,7 @@ import mpickpt
 from mpickpt import PerOwner, Sharded, Split, errors, shares
 from mpickpt.format.names import root_name
 from mpickpt.format.records import Void
+from mpickpt.state.region import Region
 from mpickpt.store import compare
 from mpickpt.store.directory import Directory
 from mpickpt.store.inspect import open_store
@@ -59,7 +60,11 @@ def whole(owners: int = 3, shift: float = 0.0) -> dict[str, Any]:
 def same(one: Any, two: Any) -> bool:
     """Compare nests: types, dtypes, shapes, bytes."""
     if isinstance(one, np.ndarray):
-        return type(two) is np.ndarray and (one.dtype, one.shape, one.tobytes()) == (two.dtype, two.shape, two.tobytes())
+        return type(two) is np.ndarray and (one.dtype, one.shape, one.tobytes()) == (
+            two.dtype,
+            two.shape,
+            two.tobytes(),
+        )
     if type(one) is not type(two):
         return False
     if isinstance(one, dict):
@@ -140,7 +145,8 @@ def test_nothing_is_written(run: Path) -> None:
 def test_an_orphaned_generation_is_named_by_its_digest_only(run: Path) -> None:
     store = open_store(run)
     first, second = store.generations()
-    assert first.root is not None and second.root is not None
+    assert first.root is not None
+    assert second.root is not None
     storekit.claim(Directory(run), 2, (1, 10, first.root))
     assert [one.status for one in store.generations()] == ["live", "orphaned"]
     assert store.generation().step == 10
@@ -253,7 +259,9 @@ def test_damage_is_a_verdict_that_names_the_file(run: Path, harm: str, level: st
                 assert list(failed) == [f"roots/{root_name(20, 1, 'n20e1')}"]
             else:
                 assert told in failed
-                assert failed[told] is not None and failed[told].exit_code == 3  # type: ignore[union-attr]
+                error = failed[told]
+                assert error is not None
+                assert error.exit_code == 3
             with pytest.raises(errors.CheckpointError):
                 report.raise_for_damage()
         if harm == "folder":
@@ -301,7 +309,7 @@ def test_the_first_element_that_differs_and_how_many(tmp_path: Path, monkeypatch
 
 def test_a_run_never_holds_more_than_its_limit() -> None:
     shapes = [(3, 5, 7), (1000,), (), (0, 4), (17, 1, 9)]
-    regions = [compare.Region(f"r{at}", "float64", shape, "array") for at, shape in enumerate(shapes)]
+    regions = [Region(f"r{at}", "float64", shape, "array") for at, shape in enumerate(shapes)]
     seen: dict[str, int] = {}
     for run in compare._runs([(at, at, region) for at, region in enumerate(regions)]):
         assert run
@@ -356,7 +364,8 @@ def test_what_only_one_has_and_what_is_of_another_kind(tmp_path: Path) -> None:
 def test_long_values_are_cut_around_what_differs(tmp_path: Path) -> None:
     (found,) = pair(tmp_path, [{"x": "a" * 5000 + "b"}], [{"x": "a" * 5000 + "c"}])
     assert len(found.first) < 100
-    assert "ab'" in found.first and "ac'" in found.second
+    assert "ab'" in found.first
+    assert "ac'" in found.second
 
 
 def test_values_without_a_telling_repr_are_shown_as_they_are_stored(tmp_path: Path) -> None:
@@ -375,7 +384,8 @@ def test_a_damaged_shard_is_a_refusal(run: Path) -> None:
     store = open_store(run)
     with pytest.raises(errors.IntegrityError) as caught:
         list(compare.compare(store.open(10), store.open(20)))
-    assert caught.value.path is not None and os.path.samefile(caught.value.path, shard)
+    assert caught.value.path is not None
+    assert os.path.samefile(caught.value.path, shard)
 
 
 def test_the_checkpointer_writes_what_open_store_reads(tmp_path: Path) -> None:

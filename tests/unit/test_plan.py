@@ -8,6 +8,7 @@ import pytest
 
 from mpickpt.errors import StateError
 from mpickpt.state import coverage
+from mpickpt.state import plan as plan_module
 from mpickpt.state.capture import Capture, Holding, Node, Part
 from mpickpt.state.contract import Contract
 from mpickpt.state.declare import Declarations
@@ -64,6 +65,20 @@ def where(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
     return [(piece.region.name, piece.box.text()) for piece in pieces]
 
 
+@pytest.fixture
+def cut_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut small arrays too."""
+    monkeypatch.setattr(plan_module, "WHOLE_BYTES", 0)
+
+
+def test_small_arrays_go_whole_to_writers_in_turn() -> None:
+    held = [capture(*(whole(f"w{i}", np.zeros((3, 2), np.float32)) for i in range(4))) for _ in range(3)]
+    found = planned(held, [0, 2])
+    assert [where(shared) for _, shared in found] == [[("w0", "0:3,0:2"), ("w2", "0:3,0:2")], [], [
+        ("w1", "0:3,0:2"), ("w3", "0:3,0:2")]]  # fmt: skip
+
+
+@pytest.mark.usefixtures("cut_all")
 def test_what_all_hold_is_written_in_shares_by_root_and_children() -> None:
     arrays = [GLOBAL.copy() for _ in range(4)]
     found = planned([capture(whole("w", array)) for array in arrays], [0, 1, 3])
@@ -83,6 +98,7 @@ def test_scalars_and_values_go_whole_to_writers_in_turn() -> None:
     assert [piece.data for piece in found[2][1]] == [b'{"int":"1"}'] * 2
 
 
+@pytest.mark.usefixtures("cut_all")
 def test_fewer_rows_than_writers_and_no_rows() -> None:
     found = planned([capture(whole("w", GLOBAL[:2]), whole("z", GLOBAL[:0])) for _ in range(4)], [0, 1, 2, 3])
     assert [where(shared) for _, shared in found] == [[("w", "0:1,0:5")], [("w", "1:2,0:5")], [], []]
@@ -149,6 +165,7 @@ def test_boxes_and_per_owner_go_to_ones_own_shard() -> None:
     assert where(found[2][0]) == [("w", "3:7,0:5"), ("w", "0:3,0:5")]
 
 
+@pytest.mark.usefixtures("cut_all")
 def test_pieces_keep_strides_and_byte_order() -> None:
     strided = np.arange(70, dtype=">f4").reshape(10, 7)[::2].T  # (7, 5), neither C nor F contiguous
     found = planned([capture(whole("w", strided)) for _ in range(2)], [0, 1])

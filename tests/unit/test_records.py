@@ -99,7 +99,8 @@ def test_names_parse_back_and_sort_by_step(step: int, epoch: int, nonce: str) ->
     "name",
     ["", ".nfs000012", "000000001200-e00000007-5f0c", "000000001200-e00000007-5f0c.json~", "1200-e7-5f0c.json",
      "0000000001200-e00000007-5f0c.json", "000000001200-e000000007-5f0c.json", "000000001200-e00000007-.json",
-     ".000000001200-e00000007-5f0c.json.tmp", "000000001200-e00000007-../x.json", "\u066000000001200-e00000007-5f0c.json",
+     ".000000001200-e00000007-5f0c.json.tmp", "000000001200-e00000007-../x.json",
+     "\u066000000001200-e00000007-5f0c.json",
      "00000007.json\n", "0000007.json", "000000007.json", "00000000.json"],
 )  # fmt: skip
 def test_other_names_are_skipped(name: str) -> None:

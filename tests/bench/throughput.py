@@ -1,0 +1,161 @@
+"""Save and verified restore against the limit of the same path, measured in the same run.
+
+On a disk the limit is fio's best of buffered and direct, psync and io_uring; on tmpfs it is
+``1 / (1/copy + 1/digest)`` over the cores there are. Runs are interleaved with the limit's; the figure is the median
+of all runs with minimum and maximum, as bytes of all owners over the slowest owner's time, sync included. The page
+cache is dropped before each read where this user may do that, and else the files are asked out of it.
+
+    python tests/bench/throughput.py DIR [--owners 4] [--mib 1024] [--runs 5] [--write each] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from mpickpt import digest
+from mpickpt.store.filesystem import probe
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import mpilaunch  # noqa: E402  (the harness of the tests knows how to start either MPI)
+
+#: Buffered and direct, with either way of asking.
+FIO = [(engine, direct) for engine in ("psync", "io_uring") for direct in (0, 1)]
+
+
+def drop_caches(folder: Path) -> None:
+    """Empty the page cache, or at least ask it to forget the files below `folder`."""
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                fd = os.open(path, os.O_RDONLY)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(fd)
+
+
+def fio(folder: Path, what: str, owners: int, per_owner: int, engine: str, direct: int) -> float:
+    """Measure bytes a second of fio: one file a job, a sync at the end of a write."""
+    command = [
+        "fio", "--name=limit", f"--directory={folder}", f"--rw={what}", "--bs=4M", f"--size={per_owner}",
+        f"--numjobs={owners}", "--group_reporting", f"--ioengine={engine}", "--iodepth=8", f"--direct={direct}",
+        "--end_fsync=1", "--fallocate=none", "--output-format=json",
+    ]  # fmt: skip
+    drop_caches(folder)
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    told = json.loads(found.stdout[found.stdout.index("{") :])["jobs"][0][what]
+    return float(told["bw_bytes"])
+
+
+def fio_best(folder: Path, owners: int, per_owner: int) -> tuple[float, float]:
+    """Give fio's best write and read rate."""
+    best = {"write": 0.0, "read": 0.0}
+    for engine, direct in FIO:
+        place = folder / "fio"
+        place.mkdir()
+        try:
+            for what in best:
+                best[what] = max(best[what], fio(place, what, owners, per_owner, engine, direct))
+        except subprocess.CalledProcessError:
+            pass  # this engine, or direct access, is not to be had here
+        finally:
+            shutil.rmtree(place)
+    return best["write"], best["read"]
+
+
+def rate(work: Callable[[int], object], size: int, threads: int) -> float:
+    """Give bytes a second of `threads` threads that each do `work` on `size` bytes."""
+    with ThreadPoolExecutor(threads) as pool:
+        began = time.perf_counter()
+        list(pool.map(work, range(threads)))
+        return threads * size / (time.perf_counter() - began)
+
+
+def roofline() -> float:
+    """Give 1 / (1/copy + 1/digest) over the cores there are, in bytes a second."""
+    cores = len(os.sched_getaffinity(0))
+    size, chunk = 256 << 20, 4 << 20
+    sources = [np.full(size, 7, np.uint8) for _ in range(cores)]
+    targets = [np.zeros(size, np.uint8) for _ in range(cores)]
+
+    def copy(i: int) -> None:
+        for at in range(0, size, chunk):
+            targets[i][at : at + chunk] = sources[i][at : at + chunk]
+
+    def hash_(i: int) -> None:
+        for at in range(0, size, chunk):
+            digest.digest("blake3", "chunk", sources[i][at : at + chunk].data)
+
+    return 1 / (1 / rate(copy, size, cores) + 1 / rate(hash_, size, cores))
+
+
+def mpickpt(what: str, store: Path, owners: int, per_owner: int, write: str, mpi: str) -> float:
+    """Measure bytes a second of one save or one restore in fresh processes."""
+    arguments = [what, str(store), str(per_owner), write]
+    found = mpilaunch.run(HERE / "throughput_rank.py", owners, mpi, args=arguments, timeout=300)
+    assert found.returncode == 0, found.output
+    line = next(line for line in found.output.splitlines() if line.startswith("{"))
+    told = json.loads(line)
+    return float(told["bytes"] / told["seconds"])
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dir", type=Path, help="a directory on the file system to be measured")
+    parser.add_argument("--owners", type=int, default=4)
+    parser.add_argument("--mib", type=int, default=1024, help="MiB of all owners together")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--write", choices=("each", "gather"), default="each")
+    parser.add_argument("--mpi", choices=mpilaunch.MPIS, default="openmpi")
+    parser.add_argument("--json", type=Path, help="where to write all figures")
+    given = parser.parse_args()
+    given.dir.mkdir(parents=True, exist_ok=True)
+    per_owner = (given.mib << 20) // given.owners
+    kind = probe(str(given.dir)).kind
+    figures: dict[str, list[float]] = {"save": [], "load": [], "save limit": [], "load limit": []}
+    for run in range(given.runs):
+        if kind == "tmpfs":
+            limits = (roofline(),) * 2
+        else:
+            limits = fio_best(given.dir, given.owners, per_owner)
+        store = given.dir / f"throughput-{os.getpid()}-{run}"
+        try:
+            drop_caches(given.dir)
+            figures["save"].append(mpickpt("save", store, given.owners, per_owner, given.write, given.mpi))
+            drop_caches(store)
+            figures["load"].append(mpickpt("load", store, given.owners, per_owner, given.write, given.mpi))
+        finally:
+            shutil.rmtree(store, ignore_errors=True)
+        figures["save limit"].append(limits[0])
+        figures["load limit"].append(limits[1])
+    limit = "copy plus digest" if kind == "tmpfs" else "fio's best"
+    print(f"{kind}, {given.owners} owners, {given.mib} MiB, write={given.write}, {given.runs} runs: GB/s")
+    print(f"{'':6}{'median':>8}{'min':>8}{'max':>8}{limit:>20}{'ratio':>8}")
+    for what in ("save", "load"):
+        mine, limits_ = figures[what], figures[f"{what} limit"]
+        ratio = statistics.median(a / b for a, b in zip(mine, limits_, strict=True))
+        shown = [statistics.median(mine), min(mine), max(mine), statistics.median(limits_)]
+        row = "".join(f"{x / 1e9:{width}.2f}" for x, width in zip(shown, (8, 8, 8, 20), strict=True))
+        print(f"{what:6}{row}{ratio:8.2f}")
+    if given.json:
+        given.json.write_text(json.dumps({"kind": kind, "figures": figures}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
