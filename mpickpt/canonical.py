@@ -42,7 +42,7 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def loads(data: bytes, *, what: str, path: str | None = None) -> Any:
+def loads(data: bytes, *, what: str, path: str | None = None, exact: bool = True) -> Any:
     """Parse canonical JSON.
 
     Parameters
@@ -53,6 +53,8 @@ def loads(data: bytes, *, what: str, path: str | None = None) -> Any:
         What is being read, for messages.
     path : str, optional
         The file it came from.
+    exact : bool
+        False: other spaces, order of keys and escapes will do, as a person or another program may have left them.
 
     Raises
     ------
@@ -63,7 +65,7 @@ def loads(data: bytes, *, what: str, path: str | None = None) -> Any:
     try:
         text = data.decode("utf-8")
         value = _DECODER.decode(text)
-        same = dumps(value) == data
+        same = dumps(value) == data or not exact
     except FormatError as error:
         raise FormatError(f"{what}: {error.message}", path=path, expected=error.expected, found=error.found) from None
     except (UnicodeError, ValueError, RecursionError) as error:

@@ -246,9 +246,9 @@ class Checkpointer:
             self._rotating = self._jobs.submit(self._lineage.rotate, published)
         return Save(published.step, published.root)
 
-    def _follow(self, epoch: int) -> None:
-        """Go on under an epoch without restoring: for tools, whose generation holds nothing of the one before."""
-        self._publisher.epoch = epoch
+    def _follow(self) -> None:
+        """Let `save` go on with a run that was not restored: for tools, whose states need nothing of what is there."""
+        self._lineage.follow()
 
     def _begin_save(self, step: int, cursor: int) -> dict[str, Any]:
         if self._rotating is not None:
@@ -341,6 +341,7 @@ class Checkpointer:
             decide,
             lambda: self._lineage.chosen,
             lambda: self._lineage.conclude(request, decided),
+            self._lineage.advise,
             prepare,
         )
         self._publisher.epoch = found.epoch

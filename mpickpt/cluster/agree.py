@@ -71,7 +71,7 @@ def agree(
     DisagreementError
         Naming at most 20 differences, with roles.
     """
-    mine: dict[str, Any] = {"agreed": agreed, "facts": dict(facts), "differs": []}
+    mine: dict[str, Any] = {"agreed": agreed, "facts": dict(facts), "differs": [], "more": 0}
     for role, body in sorted(call.from_children(Kind.READY).items()):
         _compare(mine, call.place.role, unframe(body)[0], role)
     if call.place.parent is not None:
@@ -85,7 +85,7 @@ def agree(
         decision, tail = unframe(body)
         return decision, call.run(Declarations.from_bytes, tail, declarations) if tail else None
     if mine["differs"]:
-        raise _disagreement(action, mine["differs"])
+        raise _disagreement(action, mine["differs"], mine["more"])
     union = None
     if not mine["agreed"]:
         call.down(Kind.ASK)
@@ -114,6 +114,7 @@ def _compare(mine: dict[str, Any], role: int, theirs: dict[str, Any], other: int
         if a != b:
             differs.append([name, role, _text(a), other, _text(b)])
     differs.extend(theirs["differs"])
+    mine["more"] += theirs["more"] + max(0, len(differs) - _MOST_DIFFERENCES)
     del differs[_MOST_DIFFERENCES:]
 
 
@@ -121,11 +122,11 @@ def _text(value: object) -> str:
     return str(value)[:200]
 
 
-def _disagreement(action: str, differs: list[list[Any]]) -> DisagreementError:
+def _disagreement(action: str, differs: list[list[Any]], more: int) -> DisagreementError:
     lines = [f"{name}: {a} at owner {role}, {b} at owner {other}" for name, role, a, other, b in differs]
     name, role, a, _, b = differs[0]
     return DisagreementError(
-        f"owners called {action} with different {name}: " + "; ".join(lines),
+        f"owners called {action} with different {name}: " + "; ".join(lines) + (f"; and {more} more" if more else ""),
         role=differs[0][3],
         roles=sorted({role, *(entry[3] for entry in differs)}),
         expected=f"{name} {a}, as at owner {role}",

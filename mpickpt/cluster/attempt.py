@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 
 from mpickpt import failpoints
 from mpickpt.cluster import contents
-from mpickpt.errors import CheckpointError
+from mpickpt.errors import CheckpointError, StoreError
 from mpickpt.format.manifest import Prefix, ShardRecord
 from mpickpt.format.names import shard_file
 from mpickpt.format.shard import Layout, PieceSpec, layout
@@ -132,8 +133,22 @@ class Attempt:
     def create(self, role: int, which: int, shard: Layout) -> ShardWriter:
         """Begin a shard file; its folder is made by whoever needs it first."""
         path = self.path(shard_file(role, which == SHARED))
-        commit.make_directory(os.path.dirname(path), sync_parent=False)
+        self.make_folder(path)
         return ShardWriter(path, shard, self.progress, self.refuses)
+
+    def make_folder(self, path: str) -> None:
+        """Make the folder of a file of this attempt, unless another owner has."""
+        if not os.path.isdir(self.directory):
+            raise StoreError(
+                "the attempt's directory, which owner 0 has made, is not there for this owner",
+                errno=errno.ENOENT,
+                path=self.directory,
+                expected="one directory that all owners see",
+                found="nothing",
+                unharmed="earlier generations",
+                advice="give all owners the same path, on a file system that they share",
+            )
+        commit.make_directory(os.path.dirname(path), sync_parent=False)
 
     def finish(self, writer: ShardWriter) -> ShardRecord:
         """End a shard file that came in chunks (gather): tables, sync, close."""

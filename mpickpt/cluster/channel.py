@@ -32,6 +32,7 @@ from mpickpt import canonical
 from mpickpt.cluster.topology import Place
 from mpickpt.cluster.transport import Transport
 from mpickpt.errors import CheckpointError, DeadlineError, InDoubtError, TopologyError, from_record, owner
+from mpickpt.store.commit import was_published
 from mpickpt.store.threads import Pool
 
 T = TypeVar("T")
@@ -129,6 +130,7 @@ class Call:
         self._doubt: Callable[[CheckpointError], CheckpointError | None] | None = None
         self._seal: Callable[[CheckpointError], CheckpointError | None] | None = None
         self._over = False
+        self.void = False  # whether the call ended with a void that is durable
         self._bytes_below: dict[int, int] = {}
         now = time.monotonic()
         self._last = dict.fromkeys(self.place.neighbours, now)
@@ -398,11 +400,14 @@ class Call:
         first, and the parent's word is awaited: of several refusals at once all owners raise the same.
         """
         error.at(self.place.role, self.line.host)
+        if error.host is None and error.role is not None:
+            error.host = self.line.transport.hosts.get(error.role)
         if error.unharmed is None:
             error.unharmed = self.unharmed
         if self.working is not None:
             self.working.cancelled = True
-        if self._seal is not None and not void and (self.heard or self._doubt is not None):
+        published = was_published(error)  # its durability is unknown, and a sync must not be tried again
+        if self._seal is not None and not void and not published and (self.heard or self._doubt is not None):
             seal, self._seal = self._seal, None
             try:
                 verdict = self.run(seal, error, judge=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpickpt.cluster.publish import Published, Publisher
 from mpickpt.cluster.restore import Request
-from mpickpt.errors import CheckpointError, EpochError, ExistsError, IntegrityError, NotFoundError, owner
+from mpickpt.errors import CheckpointError, EpochError, ExistsError, IntegrityError, MomentError, NotFoundError, owner
 from mpickpt.format.manifest import Manifest
 from mpickpt.format.names import root_name
 from mpickpt.format.records import Claim
@@ -41,6 +41,8 @@ class Lineage:
         #: The root that was chosen last: owner 0 need not read it again.
         self.chosen: Manifest | None = None
         self._opened = False
+        #: Whether this process continues the run: it has resumed from the store, or begun it.
+        self._ours = False
         self._protected: set[str] = set()
 
     # -- opening and claiming
@@ -148,8 +150,12 @@ class Lineage:
 
     def advise(self, error: CheckpointError, name: str) -> None:
         """Say in a refusal of damage which older generation passes the fast check."""
-        older = [root for root in self.directory.lineage() if root.name < name and root.name != name]
-        for root in reversed(older):
+        try:
+            names = self.directory.lineage()
+        except CheckpointError:
+            return  # that the store cannot be listed is another refusal than this one
+        at = next((index for index, root in enumerate(names) if root.name == name), len(names))
+        for root in reversed(names[:at]):
             try:
                 verdicts = Generation(self.directory, root.name).verify("fast")
             except CheckpointError:
@@ -165,7 +171,12 @@ class Lineage:
             self._protected = {decision["name"]}
         if request.readonly:
             return {"epoch": decision["epoch"]}
-        return {"epoch": self._claim().epoch}
+        if decision.get("name"):
+            # A save may have ended with "published, durability unknown": whoever relies on its root syncs it first.
+            self.directory.sync_root(decision["name"])
+        claim = self._claim()
+        self._ours = True
+        return {"epoch": claim.epoch}
 
     def pin(self, step: int) -> dict[str, Any]:
         """Pin the generation of a step."""
@@ -175,12 +186,16 @@ class Lineage:
 
     # -- save
 
+    def follow(self) -> None:
+        """Let saves go on from what is there, although nothing of it was restored."""
+        self._ours = True
+
     def begin_save(self, publisher: Publisher, step: int, cursor: int) -> dict[str, Any]:
         """Check the moment against the lineage, and make the attempt."""
         directory = self.directory
         self._open()
         names = directory.lineage(fresh=True)
-        if publisher.epoch is None and names:
+        if not self._ours and names:
             raise EpochError(
                 "save was called before resume, on a store that holds generations",
                 path=directory.path,
@@ -190,13 +205,14 @@ class Lineage:
                 advice="call resume() before the training loop, or give another directory",
             )
         claim = self._claim()
+        self._ours = True
         newest = self._newest(names, publisher.last)
         if newest is not None:
             moment, root, path = newest
             if moment.step == step:
                 last = publisher.last
                 if last is not None and last.root == root and moment.cursor == cursor:
-                    return {"same": True}
+                    return {"same": [last.root, last.name]}
                 raise ExistsError(
                     f"step {step} is published already",
                     path=path,
@@ -205,7 +221,11 @@ class Lineage:
                     unharmed="the published generation: it never changes",
                     advice="count on from what the Continuation says",
                 )
-            Moment(step, cursor, claim.epoch).check_after(moment)
+            try:
+                Moment(step, cursor, claim.epoch).check_after(moment)
+            except MomentError as error:
+                error.path = path
+                raise
             publisher.parent = {"digest": root, "step": moment.step, "cursor": moment.cursor, "epoch": moment.epoch}
         publisher.lineage = claim.lineage
         if self.before and self.keep is not None and self.keep > 1:

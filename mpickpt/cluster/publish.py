@@ -117,28 +117,23 @@ class Publisher:
             lineage, makes the attempt, and tells its name.
         """
         self._began = time.monotonic()
-        attempt: list[Attempt] = []
+        made: list[Attempt] = []
+        call = self.line.call()
         try:
-            with self.line.call(unharmed="earlier generations and all arrays") as call:
+            with call:
                 failpoints.reach("save.entered")
-                return self._save(call, flatten, step, cursor, decide, attempt)
+                return self._save(call, flatten, step, cursor, decide, made)
         except Outcome:
-            return self._done(attempt[0])
+            return self._done(made[0])
         except BaseException:
-            if attempt:
-                self._clean(attempt[0])
+            # After its own commitment an owner must not remove what a root may name: only a durable void is sure.
+            if made and (call.void or not made[0].committed):
+                self._clean(made[0])
             raise
 
     def _clean(self, attempt: Attempt) -> None:
         patience = self.line.deadline
-        root = self.line.place.parent is None
-
-        def clean() -> None:
-            # Once the store decides, files go only where it has decided against them.
-            if not attempt.committed or self.directory.is_root(attempt.name) is False:
-                attempt.clean(root, patience)
-
-        work = self.line.pool.submit(clean)
+        work = self.line.pool.submit(attempt.clean, self.line.place.parent is None, patience)
         try:
             work.result(patience)
         except TimeoutError:
@@ -147,6 +142,7 @@ class Publisher:
     def _done(self, attempt: Attempt) -> Published:
         assert attempt.root is not None
         prefix = attempt.prefix
+        self.epoch = prefix.epoch
         self.last = Published(prefix.step, prefix.cursor, attempt.root, attempt.name)
         return self.last
 
@@ -168,15 +164,11 @@ class Publisher:
         self._declared = declarations
         mine = declarations.digest()
         known = self._agreed.digest if self._agreed is not None and self._agreed.mine == mine else ""
-        facts = {
-            "path": self.directory.path,
-            "step": step,
-            "cursor": cursor,
-            "epoch": self.epoch,
-            "newest": self.last and self.last.root,
-        }
+        facts = {"path": self.directory.path, "step": step, "cursor": cursor}
         decision, union = agree(call, "save", facts, declarations, known, lambda _: decide(step, cursor))
-        if decision.get("same"):
+        if "same" in decision:
+            if place.parent is not None:  # this owner may have missed how the last save ended
+                self.last = Published(step, cursor, *decision["same"])
             assert self.last is not None
             return self.last
         if union is not None:
@@ -218,7 +210,6 @@ class Publisher:
     def _attempt(self, call: Call, capture: Capture, step: int, cursor: int, decision: Mapping[str, Any]) -> Attempt:
         agreed = self._agreed
         assert agreed is not None
-        self.epoch = decision["epoch"]
         self.directory.adopt(Way(decision["way"]), decision["fence"])
         prefix = Prefix(
             run=decision["run"],
@@ -286,7 +277,7 @@ class Publisher:
             )
             data, name = call.run(manifest.encode, attempt.algorithm)
             path = attempt.path(manifest_file(call.place.role))
-            call.run(self._write_manifest, path, data, bool(call.place.children))
+            call.run(self._write_manifest, attempt, path, data, bool(call.place.children))
             attempt.files.append(path)
             digest = bytes.fromhex(name.partition(":")[2])
             bounds = bounds_of(attempt, own, heard.children)
@@ -308,12 +299,11 @@ class Publisher:
         call.up(Kind.COMMIT, commitment.pack())
         failpoints.reach("save.committed")
 
-    def _write_manifest(self, path: str, data: bytes, parent: bool) -> None:
-        folder = os.path.dirname(path)
-        commit.make_directory(folder, sync_parent=False)
+    def _write_manifest(self, attempt: Attempt, path: str, data: bytes, parent: bool) -> None:
+        attempt.make_folder(path)
         commit.write_new(path, data)
         if parent:
-            commit.sync_directory(folder, self.directory.fence)
+            commit.sync_directory(os.path.dirname(path), self.directory.fence)
 
     def _await_release(self, call: Call, attempt: Attempt) -> Published:
         respondent = inquire.Respondent(

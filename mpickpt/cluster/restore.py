@@ -8,6 +8,7 @@ The steps, each with its failpoints, are those of docs/protocol.md, "Restore":
 4. read and verify into private memory     resume.read
 5. one round: the outcome of all           resume.told, resume.agreed
 6. copy into the destinations              resume.filled
+7. one round more: all have filled theirs
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ import numpy as np
 from mpickpt import canonical, failpoints
 from mpickpt.cluster.agree import agree
 from mpickpt.cluster.channel import Call, Kind, Line, merge_outcomes
-from mpickpt.errors import CheckpointError, ContractError, PlacementError, SchemaError, from_record
+from mpickpt.errors import (
+    CheckpointError,
+    ContractError,
+    CoverageError,
+    FormatError,
+    IntegrityError,
+    PlacementError,
+    SchemaError,
+    from_record,
+)
 from mpickpt.format.manifest import Manifest
 from mpickpt.state.capture import Capture, Node, Restored
 from mpickpt.state.contract import Contract, side_by_side
@@ -73,6 +83,7 @@ def resume(
     decide: Callable[[], dict[str, Any]],
     chosen: Callable[[], Manifest | None],
     conclude: Callable[[], dict[str, Any]],
+    advise: Callable[[CheckpointError, str], None],
     prepare: Callable[[Capture | None, Resumed], Callable[[], None]],
 ) -> Resumed:
     """Restore. Collective.
@@ -87,6 +98,8 @@ def resume(
         Gives the root that was chosen, where this owner has read it.
     conclude : callable
         At owner 0, in a worker, once all owners have verified theirs: makes the claim where there is none.
+    advise : callable
+        At owner 0, in a worker: says in a refusal of damage which older generation is good.
     prepare : callable
         In a worker: looks whether the caller's destinations can be filled, and gives what fills them, once all
         owners have agreed.
@@ -96,6 +109,7 @@ def resume(
         capture = flatten()
         mine = _declared(capture, call.place.role, contract)
         facts = {
+            "path": directory.path,
             "step": request.step,
             "root": request.root,
             "repartition": request.repartition,
@@ -123,11 +137,19 @@ def resume(
             except CheckpointError as error:
                 outcome = error.at(call.place.role, line.host)
         failpoints.reach("resume.read")
-        found = _agree_on_outcome(call, outcome, found, conclude)
+        result = _agree_on_outcome(call, outcome, conclude, lambda error: advise(error, decision["name"]))
         failpoints.reach("resume.agreed")
-        assert fill is not None
-        fill()
+        assert found is not None and fill is not None
+        found.epoch = result["epoch"]
+        try:
+            fill()
+        except CheckpointError as error:
+            outcome = error.at(call.place.role, line.host)
         failpoints.reach("resume.filled")
+        if not found.fresh:
+            # The caller's own code runs in there (load_state_dict). Where it fails, no owner may begin to train.
+            _agree_on_outcome(call, outcome, dict, lambda error: None)
+        call.over()
         return found
 
 
@@ -140,34 +162,42 @@ def _declared(capture: Capture | None, role: int, contract: Contract) -> Declara
 
 
 def _agree_on_outcome(
-    call: Call, mine: CheckpointError | None, found: Resumed | None, conclude: Callable[[], dict[str, Any]]
-) -> Resumed:
-    """Tell the own outcome and learn that of all: one refusal for all, or none."""
+    call: Call,
+    mine: CheckpointError | None,
+    conclude: Callable[[], dict[str, Any]],
+    advise: Callable[[CheckpointError], None],
+) -> dict[str, Any]:
+    """Tell the own outcome and learn that of all: one refusal for all, or what owner 0 concludes."""
+    if mine is not None and mine.unharmed is None:
+        mine.unharmed = call.unharmed
     worst = merge_outcomes(mine, call.from_children(Kind.OUTCOME))
     if call.place.parent is not None:
         call.up(Kind.OUTCOME, canonical.dumps(None if worst is None else worst.to_record()))
         failpoints.reach("resume.told")
         _, body = call.from_parent(Kind.RESULT)
     else:
-        result: dict[str, Any] = {"error": None, "epoch": 0}
+        result: dict[str, Any] = {"error": None}
         if worst is None:
             try:
-                result["epoch"] = call.run(conclude)["epoch"]
+                result |= call.run(conclude)
             except CheckpointError as error:
                 worst = error.at(0, call.line.host)
+        elif isinstance(worst, IntegrityError | FormatError | CoverageError):
+            call.run(advise, worst)
         if worst is not None:
+            worst.unharmed = worst.unharmed or call.unharmed
             result["error"] = worst.to_record()
         body = canonical.dumps(result)
     call.down(Kind.RESULT, body)
-    call.over()
     result = canonical.loads(body, what="the result of all")
     if result["error"] is not None:
+        call.over()
+        if mine is not None and mine.role == result["error"].get("role"):
+            mine.advice = result["error"].get("advice")
         if mine is not None and mine.to_record() == result["error"]:
             raise mine
         raise from_record(result["error"])
-    assert found is not None
-    found.epoch = result["epoch"]
-    return found
+    return result
 
 
 class _Reader:

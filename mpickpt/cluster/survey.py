@@ -32,6 +32,7 @@ class Survey:
 
     def _together(self, call: Call, action: str, facts: dict[str, Any], decide: Callable[[], dict[str, Any]]) -> Any:
         """Agree on what is asked, and learn what owner 0 found."""
+        facts = {"path": self.directory.path, **facts}
         return agree(call, action, facts, _NOTHING, "-", lambda _: decide())[0]
 
     def meet(self) -> None:

@@ -6,10 +6,11 @@ channel's business.
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 _TAG: Final = 7
 _HOST_BYTES: Final = 64
+#: Tells the messages of one transport from those of a freed one.
+_MARK_BYTES: Final = 8
+#: In front of each part: whether more follow, and the receiver's mark.
+_HEAD: Final = 1 + _MARK_BYTES
 #: MPI counts are 32-bit in many libraries; a longer message travels in parts.
 _PART: Final = 64 << 20
 
@@ -26,7 +31,7 @@ class Transport(Protocol):
 
     name: str
     #: The neighbours' hosts by role, so that a refusal can say where a silent one was.
-    hosts: Mapping[int, str]
+    hosts: dict[int, str]
 
     def send(self, role: int, message: bytes) -> None:
         """Begin to send; the message is kept until it is gone. Sends to the dead vanish."""
@@ -79,8 +84,8 @@ class LocalTransport:
 class MpiTransport:
     """A wire over a distributed-graph communicator with the topology's edges.
 
-    Messages are received by matched probe and nothing is posted ahead; nothing is ever cancelled. Where MPI is built and
-    started with fault tolerance (ULFM), a death is learnt from the probe and told by `dead`.
+    Messages are received by matched probe and nothing is posted ahead; nothing is ever cancelled. Where MPI is built
+    and started with fault tolerance (ULFM), a death is learnt from the probe and told by `dead`.
     """
 
     def __init__(self, comm: MPI.Intracomm, neighbours: Sequence[int]) -> None:
@@ -90,24 +95,31 @@ class MpiTransport:
         self.name = MPI.Get_library_version().splitlines()[0][:80]
         self._graph = comm.Create_dist_graph_adjacent(list(neighbours), list(neighbours), reorder=False)
         self._graph.Set_errhandler(MPI.ERRORS_RETURN)
-        self.hosts = self._exchange_hosts(neighbours)
+        self._mark = secrets.token_bytes(_MARK_BYTES)
+        self.hosts, self._marks = self._introduce(neighbours)
         self._sending: list[tuple[MPI.Request, bytes]] = []
         self._partial: dict[int, list[bytes]] = {}
         self._dead: frozenset[int] = frozenset()
 
-    def _exchange_hosts(self, neighbours: Sequence[int]) -> dict[int, str]:
-        """Tell the neighbours this owner's host, and learn theirs: the only collective, before anything is awaited."""
-        mine = bytearray(socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0"))
-        theirs = bytearray(_HOST_BYTES * len(neighbours))
-        self._graph.Neighbor_allgather([mine, self._mpi.BYTE], [theirs, _HOST_BYTES, self._mpi.BYTE])
-        names = (theirs[at : at + _HOST_BYTES].rstrip(b"\0") for at in range(0, len(theirs), _HOST_BYTES))
-        return {role: name.decode(errors="replace") for role, name in zip(neighbours, names, strict=True)}
+    def _introduce(self, neighbours: Sequence[int]) -> tuple[dict[int, str], dict[int, bytes]]:
+        """Exchange hosts and marks with the neighbours: the only collective, before anything is awaited.
+
+        An MPI library gives the context of a freed communicator to a later one, and with it what was sent there and
+        not yet received: a beat, an abort. So every message bears the mark of the transport that it is meant for.
+        """
+        host = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
+        mine, size = bytearray(self._mark + host), _MARK_BYTES + _HOST_BYTES
+        theirs = bytearray(size * len(neighbours))
+        self._graph.Neighbor_allgather([mine, self._mpi.BYTE], [theirs, size, self._mpi.BYTE])
+        told = {role: bytes(theirs[at * size : (at + 1) * size]) for at, role in enumerate(neighbours)}
+        hosts = {role: one[_MARK_BYTES:].rstrip(b"\0").decode(errors="replace") for role, one in told.items()}
+        return hosts, {role: one[:_MARK_BYTES] for role, one in told.items()}
 
     def send(self, role: int, message: bytes) -> None:
         """Begin to send, a long message in parts."""
         for start in range(0, max(1, len(message)), _PART):
             last = start + _PART >= len(message)
-            part = (b"\0" if last else b"\1") + message[start : start + _PART]
+            part = (b"\0" if last else b"\1") + self._marks[role] + message[start : start + _PART]
             if role in self._dead:
                 return
             try:
@@ -132,7 +144,9 @@ class MpiTransport:
             except self._mpi.Exception as error:
                 self._learn(error)
                 continue
-            self._partial.setdefault(source, []).append(bytes(memoryview(buffer)[1:]))
+            if buffer[1:_HEAD] != self._mark:
+                continue  # meant for a transport that was freed
+            self._partial.setdefault(source, []).append(bytes(memoryview(buffer)[_HEAD:]))
             if buffer[0] == 0:
                 arrived.append((source, b"".join(self._partial.pop(source))))
         self._reap()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +35,7 @@ class _Rows:
     starts: dict[int, int] = field(default_factory=dict)
 
 
-def regions(states: Sequence[Mapping[str, Any]]) -> list[_State]:
+def regions(states: Any) -> list[_State]:
     """Turn one state dict a rank into states as `Checkpointer.save` takes them.
 
     Arrays of one name become boxes of one region, concatenated along axis 0 in the order of ranks.
@@ -46,10 +47,8 @@ def regions(states: Sequence[Mapping[str, Any]]) -> list[_State]:
     DisagreementError
         If arrays of one name have different dtypes or trailing shapes.
     """
-    if isinstance(states, str | bytes | Mapping) or not isinstance(states, Sequence) or not states:
-        raise StateError(
-            "no state dicts by rank", expected="a list of one dict or more", found=f"{type(states).__name__}"
-        )
+    if not isinstance(states, list | tuple) or not states:
+        raise StateError("no state dicts by rank", expected="a list of one dict or more", found=repr(states)[:100])
     found: dict[str, _Rows] = {}
     for rank, state in enumerate(states):
         with _at(rank):
@@ -57,15 +56,13 @@ def regions(states: Sequence[Mapping[str, Any]]) -> list[_State]:
                 raise StateError("a rank's state is no dict", expected="dict", found=type(state).__name__)
             if TOLD in state:
                 raise StateError("a name that is reserved", region=TOLD, advice="give it another name")
-            _map(state, "", 0, lambda name, array, rank=rank: _count(found, rank, name, array))  # type: ignore[misc]
-    made: list[_State] = []
-    for rank, state in enumerate(states):
-        made.append(_map(state, "", 0, lambda name, array, rank=rank: _box(found[name], rank, array)))  # type: ignore[misc]
+            _map(state, (), partial(_count, found, rank))
+    made: list[_State] = [_map(state, (), partial(_box, found, rank)) for rank, state in enumerate(states)]
     told = _told([_capture(state, rank, len(made)) for rank, state in enumerate(made)])
     return made if told is None else [{**state, TOLD: PerOwner(mine)} for state, mine in zip(made, told, strict=True)]
 
 
-class _at:  # noqa: N801 - reads as a statement
+class _at:
     """Say at which rank a refusal arose."""
 
     def __init__(self, rank: int) -> None:
@@ -84,30 +81,25 @@ def _capture(state: _State, rank: int, owners: int) -> Capture:
         return flatten(state, rank, owners)
 
 
-def _map(x: Any, name: str, depth: int, change: Callable[[str, Any], Any]) -> Any:
+def _map(x: Any, path: tuple[Any, ...], change: Callable[[str, Any], Any]) -> Any:
     """Give a copy of nested dicts, lists and tuples in which `change` has replaced arrays of one axis or more."""
-    if depth > MAX_DEPTH:
-        raise StateError("containers are nested too deeply", region=name, expected=f"at most {MAX_DEPTH} levels")
+    if len(path) > MAX_DEPTH:
+        raise StateError("containers are nested too deeply", expected=f"at most {MAX_DEPTH} levels")
     if type(x) in _ARRAYS:
-        return change(name, x) if x.ndim else x
+        return change(names.join(path), x) if x.ndim else x
     if stateful(x) or namedtuple(x) or (dataclasses.is_dataclass(x) and not isinstance(x, type)):
         raise StateError(
             "an object that would not come back as it is",
-            region=name,
+            region=names.join(path),
             expected="dicts, lists, tuples, arrays, plain values, wrappers of mpickpt",
             found=f"{type(x).__module__}.{type(x).__qualname__}",
             advice="give its state_dict(), or its fields as a dict",
         )
     if isinstance(x, dict):
-        return {key: _map(item, _below(name, key), depth + 1, change) for key, item in x.items()}
+        return {key: _map(item, (*path, key), change) for key, item in x.items()}
     if type(x) in (list, tuple):
-        return type(x)(_map(item, _below(name, index), depth + 1, change) for index, item in enumerate(x))
+        return type(x)(_map(item, (*path, index), change) for index, item in enumerate(x))
     return x
-
-
-def _below(name: str, key: Any) -> str:
-    # Other keys than these are not descended into by name: the dict is one value, or is refused.
-    return names.below(name, names.escape(key)) if isinstance(key, str) or type(key) is int else name
 
 
 def _count(found: dict[str, _Rows], rank: int, name: str, array: np.ndarray[Any, Any]) -> None:
@@ -126,7 +118,8 @@ def _count(found: dict[str, _Rows], rank: int, name: str, array: np.ndarray[Any,
     rows.length += array.shape[0]
 
 
-def _box(rows: _Rows, rank: int, array: np.ndarray[Any, Any]) -> Sharded:
+def _box(found: dict[str, _Rows], rank: int, name: str, array: np.ndarray[Any, Any]) -> Sharded:
+    rows = found[name]
     at = (rows.starts[rank], *(0 for _ in rows.trailing))
     return Sharded(array, shape=(rows.length, *rows.trailing), at=at)
 

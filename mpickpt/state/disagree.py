@@ -109,6 +109,7 @@ class Differences:
         one = found[0]
         raise DisagreementError(
             "owners differ: " + "; ".join(each.text for each in found[:MAX_DIFFERENCES]) + more,
+            role=one.other,
             region=one.region,
             roles=(one.first, one.other),
             expected=f"{one.left} (owner {one.first})",

@@ -71,6 +71,18 @@ def namedtuple(x: object) -> bool:
     return isinstance(x, tuple) and type(x) is not tuple and hasattr(type(x), "_fields") and hasattr(type(x), "_make")
 
 
+def _state_dict(x: Any, name: str) -> Any:
+    try:
+        return x.state_dict()
+    except Exception as error:  # the caller's own code: one owner's failure is a refusal of all
+        raise StateError(
+            f"state_dict() raised {type(error).__name__}: {error}",
+            region=name,
+            found=f"{type(x).__module__}.{type(x).__qualname__}",
+            advice="the traceback is at that owner",
+        ) from error
+
+
 def _string_keys(x: dict[Any, Any]) -> bool:
     return all(isinstance(key, str) for key in x)
 
@@ -212,7 +224,7 @@ class _Walker:
             self.enter(x, name, depth)
             self.containers[name] = "object"
             self.inside_object = True
-            content = x.state_dict()
+            content = _state_dict(x, name)
             node = self.walk(content, name, depth + 1)
             self.inside_object = False
             self.within.remove(id(x))
@@ -253,7 +265,7 @@ class _Walker:
         if not self.destination:
             content = x
             if kind == "per_owner" and stateful(x):
-                content = x.state_dict()
+                content = _state_dict(x, name)
             data = values.encode(content, name)
             finite = not values.nonfinite(content)
         mode: Any = "per_owner" if kind == "per_owner" else "replicated"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from mpickpt.errors import StateError
 
@@ -16,7 +17,7 @@ def policy_of(nonfinite: str | Mapping[str, str]) -> dict[str, str]:
     StateError
         If a rule is neither ``"refuse"`` nor ``"allow"``.
     """
-    policy = {"*": nonfinite} if isinstance(nonfinite, str) else dict(nonfinite)
+    policy: dict[Any, Any] = {"*": nonfinite} if isinstance(nonfinite, str) else dict(nonfinite)
     for pattern, rule in policy.items():
         if not isinstance(pattern, str) or rule not in ("refuse", "allow"):
             raise StateError(

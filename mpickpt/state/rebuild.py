@@ -222,8 +222,16 @@ def prepare(capture: Capture, restored: Restored, containers: Mapping[str, str])
             np.copyto(target, source, casting="equiv")
         for generator, source in filling.settings:
             generators.set_from(generator, source)
-        for load, structure in filling.loads:
-            load(structure)
+        for name, load, structure in filling.loads:
+            try:
+                load(structure)
+            except Exception as error:
+                raise StateError(
+                    f"load_state_dict() raised {type(error).__name__}: {error}",
+                    region=name,
+                    unharmed="the checkpoint; the arrays of the destination hold it already",
+                    advice="do not train on from here: the traceback is at that owner; mend it and resume again",
+                ) from error
         return nest
 
     return fill
@@ -242,7 +250,7 @@ class _Filling:
         self.holdings = {holding.region.name: holding for holding in capture.holdings}
         self.copies: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
         self.settings: list[tuple[Any, Any]] = []
-        self.loads: list[tuple[Callable[[Any], object], Any]] = []
+        self.loads: list[tuple[str, Callable[[Any], object], Any]] = []
         if capture.open_prefixes:
             others = (restored.arrays.keys() | restored.opaque.keys()) - self.holdings.keys()
             self.tree = _Tree(restored, containers, others)
@@ -258,7 +266,7 @@ class _Filling:
         if kind == "object":
             if not self.tree.has(node.name):
                 raise self.missing(node.name)
-            self.loads.append((original.load_state_dict, self.tree.at(node.name)))
+            self.loads.append((node.name, original.load_state_dict, self.tree.at(node.name)))
             return original
         children = [(key, self.make(child)) for key, child in node.children]
         if kind == "list":
@@ -357,7 +365,7 @@ class _Filling:
             if type(value) in (list, tuple) and len(target) == len(value):
                 return type(value)(self.merge(one, two, name) for one, two in zip(target, value, strict=True))
         if stateful(target):
-            self.loads.append((target.load_state_dict, value))
+            self.loads.append((name, target.load_state_dict, value))
             return target
         return value
 

@@ -7,7 +7,6 @@ docs/format.md says what is damage and what is only worth a warning.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Container, Iterable
 from typing import Final
@@ -23,8 +22,6 @@ from mpickpt.store.files import names_in, open_regular, read_record
 from mpickpt.store.filesystem import Promise
 from mpickpt.store.lineage import RootName, descends, origins_of
 from mpickpt.store.refusal import store_error
-
-_log = logging.getLogger("mpickpt")
 
 #: How a void record begins: canonical JSON has sorted keys, and a root's first key is another.
 VOID_BEGINS: Final = b'{"attempt":'
@@ -141,29 +138,8 @@ class Directory:
             If there is none, nor anything that names the run.
         """
         if self._run is None:
-            try:
-                self._run = RunInfo.decode(read_record(self.run_path, "run.json"), self.run_path)
-            except FileNotFoundError:
-                run = self.known_run()
-                if run is None:
-                    raise NotFoundError("this directory is no store", path=self.path, expected="run.json") from None
-                _log.warning("run.json is missing in %s; the run is taken from its claims and roots", self.path)
-                return RunInfo(format=FORMAT, run=run, created="unknown")
+            self._run = opening.read_run(self)
         return self._run
-
-    def known_run(self) -> str | None:
-        """Give the run's id as claims or roots tell it."""
-        newest = self.newest_claim()
-        if newest is not None:
-            return newest.run
-        for root in reversed(self.roots()):
-            try:
-                found = self.read_root(root.name)
-            except (CheckpointError, FileNotFoundError):
-                continue
-            if isinstance(found, Manifest):
-                return found.prefix.run
-        return None
 
     # ------------------------------------------------------------------ roots
 

@@ -120,9 +120,7 @@ def check_finite(
     share(pool, work, tasks)
 
 
-def check_finite_values(
-    schema: Schema, opaque: Mapping[int, bytes], refuses: Callable[[str], bool], path: str
-) -> None:
+def check_finite_values(schema: Schema, opaque: Mapping[int, bytes], refuses: Callable[[str], bool], path: str) -> None:
     """Look through values and per-owner values that were read, by ordinal, as `check_finite` does through arrays.
 
     Raises

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import logging
 import os
 import uuid
 from typing import TYPE_CHECKING
 
-from mpickpt.errors import NotFoundError, StoreError
+from mpickpt.errors import CheckpointError, NotFoundError, StoreError
 from mpickpt.format.fields import FORMAT
+from mpickpt.format.manifest import Manifest
 from mpickpt.format.records import RunInfo
 from mpickpt.store import commit
-from mpickpt.store.files import names_in
+from mpickpt.store.files import names_in, read_record
 
 if TYPE_CHECKING:
     from mpickpt.store.directory import Directory
+
+_log = logging.getLogger("mpickpt")
 
 
 def open_directory(directory: Directory, write: bool, check: bool) -> None:
@@ -71,6 +75,34 @@ def _prepare(directory: Directory) -> None:
         if not commit.make_directory(path, fence=directory.fence):
             commit.refresh(path)  # writable, before anything is claimed; and no listing out of a cache
     if not os.path.lexists(directory.run_path):
-        run = directory.known_run() or uuid.uuid4().hex
+        run = known_run(directory) or uuid.uuid4().hex
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         directory.publish(directory.path, "run.json", RunInfo(format=FORMAT, run=run, created=now).encode()[0])
+
+
+def read_run(directory: Directory) -> RunInfo:
+    """Read run.json, or, where it is purged, say so and find the run's id elsewhere; see `Directory.run`."""
+    path = directory.run_path
+    try:
+        return RunInfo.decode(read_record(path, "run.json"), path)
+    except FileNotFoundError:
+        run = known_run(directory)
+    if run is None:
+        raise NotFoundError("this directory is no store", path=directory.path, expected="run.json")
+    _log.warning("run.json is missing in %s; the run is taken from its claims and roots", directory.path)
+    return RunInfo(format=FORMAT, run=run, created="unknown")
+
+
+def known_run(directory: Directory) -> str | None:
+    """Give the run's id as claims or roots tell it."""
+    newest = directory.newest_claim()
+    if newest is not None:
+        return newest.run
+    for root in reversed(directory.roots()):
+        try:
+            found = directory.read_root(root.name)
+        except CheckpointError:
+            continue  # an older one may be readable
+        if isinstance(found, Manifest):
+            return found.prefix.run
+    return None

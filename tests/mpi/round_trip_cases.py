@@ -117,7 +117,7 @@ def fewer_rows_than_owners(comm: MPI.Intracomm, directory: Path) -> None:
         last, first = arrays["last"], arrays["first"]
         return {
             "split": {str(n): Split(share_of(arrays[f"split/{n}"], comm).copy(), length=n) for n in lengths},
-            "last": Sharded(last if me == owners - 1 else last[:0], shape=last.shape, at=(int(me == owners - 1), 0)),
+            "last": Sharded(last if me == owners - 1 else last[:0], shape=last.shape, at=(int(me < owners - 1), 0)),
             "first": Sharded([(first, (0, 0))] if me == 0 else [], shape=first.shape, dtype="<u2"),
         }
 

@@ -536,6 +536,11 @@ def examples() -> list[tuple[str, str]]:
     return found
 
 
+def rows(text: str) -> list[str]:
+    """Give the lines of an output; digits of digests, which change with the format, stand for any others."""
+    return [re.sub(r"blake3:[0-9a-f]+", "blake3:DIGEST", row.rstrip()) for row in text.rstrip().splitlines()]
+
+
 @pytest.mark.parametrize(("line", "printed"), examples(), ids=[line for line, _ in examples()])
 def test_the_examples_of_the_page_print_what_it_says(
     line: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -549,7 +554,7 @@ def test_the_examples_of_the_page_print_what_it_says(
     assert program == "mpickpt"
     result = call(*args)
     shown = (result.stdout + result.stderr).replace(str(tmp_path), "/data")
-    assert [row.rstrip() for row in shown.splitlines()] == [row.rstrip() for row in printed.rstrip().splitlines()]
+    assert rows(shown) == rows(printed)
     told = re.search(r"# exit code (\d)$", line)
     assert result.exit_code == (int(told[1]) if told else 0)
 
