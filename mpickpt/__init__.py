@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpickpt import errors
+from mpickpt import errors, sharded
 from mpickpt._version import __version__
 from mpickpt.checkpointer import Checkpointer, Continuation, Save
 from mpickpt.errors import (
@@ -67,5 +67,6 @@ __all__ = [
     "__version__",
     "errors",
     "open_store",
+    "sharded",
     "shares",
 ]

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from mpickpt import digest as digests
 from mpickpt.cluster.channel import Line
+from mpickpt.cluster.garbage import fewer_collections
 from mpickpt.cluster.lineage import Lineage
 from mpickpt.cluster.publish import Options, Publisher
 from mpickpt.cluster.restore import Request, Resumed, resume
@@ -30,7 +31,7 @@ from mpickpt.state.moment import Moment
 from mpickpt.state.policy import policy_of, refusing
 from mpickpt.store.directory import Directory
 from mpickpt.store.report import Generation, Report
-from mpickpt.store.threads import Pool
+from mpickpt.store.threads import Pool, finished
 
 _log = logging.getLogger("mpickpt")
 
@@ -240,7 +241,8 @@ class Checkpointer:
             return nest.flatten(state, role, owners)
 
         before = self._publisher.last
-        published = self._publisher.save(flatten, _plain(step), _plain(cursor), self._begin_save)
+        with fewer_collections():
+            published = self._publisher.save(flatten, _plain(step), _plain(cursor), self._begin_save)
         if role == 0 and published is not before:
             _log.info("saved step %d: %s", published.step, published.root)
             self._rotating = self._jobs.submit(self._lineage.rotate, published)
@@ -330,20 +332,21 @@ class Checkpointer:
             fill = nest.prepare(capture, restored, containers)
             return lambda: filled.append(fill())
 
-        found = resume(
-            self._others,
-            self._directory,
-            self._contract,
-            self._refuses,
-            self._chunks,
-            flatten,
-            request,
-            decide,
-            lambda: self._lineage.chosen,
-            lambda: self._lineage.conclude(request, decided),
-            self._lineage.advise,
-            prepare,
-        )
+        with fewer_collections():
+            found = resume(
+                self._others,
+                self._directory,
+                self._contract,
+                self._refuses,
+                self._chunks,
+                flatten,
+                request,
+                decide,
+                lambda: self._lineage.chosen,
+                lambda: self._lineage.conclude(request, decided),
+                self._lineage.advise,
+                prepare,
+            )
         self._publisher.epoch = found.epoch
         if role == 0:
             if found.fresh:
@@ -405,8 +408,8 @@ class Checkpointer:
         try:
             if meet:
                 self._survey.meet()
-            if self._rotating is not None:
-                self._rotating.result(self._saves.deadline)
+            if self._rotating is not None and not finished(self._rotating, self._saves.deadline):
+                _log.warning("old generations are still being removed in %s", self._directory.path)
         finally:
             self._wiring.saves.close(_CLOSING_PATIENCE)
             self._wiring.others.close(_CLOSING_PATIENCE)

@@ -84,7 +84,8 @@ class CheckpointError(Exception):
             where.append(f"host {self.host}")
         if self.roles:
             shown = ", ".join(map(str, self.roles[:20]))
-            where.append(f"owners {shown}" + (f" and {len(self.roles) - 20} more" if len(self.roles) > 20 else ""))
+            more = f" and {len(self.roles) - 20} more" if len(self.roles) > 20 else ""
+            where.append(f"owner{'s' if len(self.roles) > 1 else ''} {shown}{more}")
         if self.region is not None:
             where.append(f"region {self.region!r}")
         if self.path is not None:
@@ -101,8 +102,8 @@ class CheckpointError(Exception):
         return "\n".join(lines)
 
     def at(self, role: int, host: str | None = _HOST) -> CheckpointError:
-        """Say at which owner it happened, where that is not said yet. Returns itself."""
-        if self.role is None:
+        """Say at which owner it happened, where that or the owners concerned are not said yet. Returns itself."""
+        if self.role is None and not self.roles:
             self.role = role
         if self.role == role and self.host is None:
             self.host = host

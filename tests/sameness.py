@@ -45,15 +45,20 @@ def bits(array: Array) -> bytes:
     return flat.tobytes()
 
 
+def _content(x: Any) -> Any:
+    if isinstance(x, _WRAPPERS):
+        return x.content
+    if isinstance(x, mpickpt.Split):
+        return x.array
+    if isinstance(x, mpickpt.Sharded):
+        arrays = [array for array, _ in x.parts]
+        return arrays[0] if x.single else arrays
+    return x
+
+
 def same(found: Any, expected: Any, where: str = "state") -> None:
     """Refuse any difference in type, shape, dtype or bit; wrappers stand for what is in them."""
-    if isinstance(expected, _WRAPPERS):
-        expected = expected.content
-    if isinstance(expected, mpickpt.Split):
-        expected = expected.array
-    if isinstance(expected, mpickpt.Sharded):
-        arrays = [array for array, _ in expected.parts]
-        expected = arrays[0] if expected.single else arrays
+    found, expected = _content(found), _content(expected)
     require(type(found) is type(expected), where, type(found), "instead of", type(expected))
     if isinstance(expected, np.ndarray | np.generic):
         kinds = [x.dtype.newbyteorder("<") for x in (found, expected)]

@@ -13,7 +13,7 @@ from mpickpt.cli import output
 @click.argument("folder", required=False, type=click.Path(path_type=str))
 @click.option("--owners", type=click.IntRange(min=1), default=4, show_default=True, help="MPI processes.")
 @click.option("--steps", type=click.IntRange(min=2), default=600, show_default=True, help="Steps of the training.")
-@click.option("--every", type=click.IntRange(min=1), default=10, show_default=True, help="Steps between checkpoints.")
+@click.option("--every", type=click.IntRange(min=1), default=20, show_default=True, help="Steps between checkpoints.")
 @click.option("--seed", type=click.IntRange(min=0), help="Draws the time of the kill; default: at random.")
 @output.json_option
 def command(folder: str | None, owners: int, steps: int, every: int, seed: int | None, as_json: bool) -> int:

@@ -123,10 +123,12 @@ def _text(value: object) -> str:
 
 
 def _disagreement(action: str, differs: list[list[Any]], more: int) -> DisagreementError:
-    lines = [f"{name}: {a} at owner {role}, {b} at owner {other}" for name, role, a, other, b in differs]
+    lines = [f"{name} {a} at owner {role}, {b} at owner {other}" for name, role, a, other, b in differs]
     name, role, a, _, b = differs[0]
     return DisagreementError(
-        f"owners called {action} with different {name}: " + "; ".join(lines) + (f"; and {more} more" if more else ""),
+        f"owners called {action} with different arguments: "
+        + "; ".join(lines)
+        + (f"; and {more} more" if more else ""),
         role=differs[0][3],
         roles=sorted({role, *(entry[3] for entry in differs)}),
         expected=f"{name} {a}, as at owner {role}",

@@ -6,14 +6,15 @@ import errno
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from mpickpt import failpoints
 from mpickpt.cluster import contents
-from mpickpt.errors import CheckpointError, StoreError
+from mpickpt.errors import StoreError
 from mpickpt.format.manifest import Prefix, ShardRecord
 from mpickpt.format.names import shard_file
 from mpickpt.format.shard import Layout, PieceSpec, layout
@@ -24,13 +25,16 @@ from mpickpt.state.nest import Capture
 from mpickpt.state.plan import Piece, plan
 from mpickpt.state.region import Box, Schema
 from mpickpt.store import commit
-from mpickpt.store.threads import Pool
+from mpickpt.store.threads import Pool, finished
 from mpickpt.store.writer import Progress, ShardWriter, write_shard
 
 _log = logging.getLogger("mpickpt")
 
 #: Which of an owner's shards: its own, or its part of what all owners hold alike.
 OWN, SHARED = 0, 1
+#: How often a directory is removed that does not get empty, and the seconds between.
+_TRIES: Final = 100
+_BETWEEN: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,6 @@ class Attempt:
     progress: Progress = field(default_factory=Progress)
     files: list[str] = field(default_factory=list)
     work: Future[Any] | None = None
-    committed: bool = False
     root: str | None = None
 
     # -- planning
@@ -179,12 +182,10 @@ class Attempt:
         held = coverage.held_of(self.capture, declarations, schema, self.role)
         return Sums(0, held, sum(task.result() for task in tasks) & coverage.MASK)
 
-    def cover(self, record: ShardRecord | None) -> int:
-        """Add up the pieces of one shard."""
-        if record is None:
-            return 0
-        boxes = ((ordinal, Box(lo, hi)) for ordinal, lo, hi in record.pieces)
-        return coverage.cover_of(self.agreed.schema, boxes)
+    def total(self, records: Sequence[ShardRecord], mine: Sums, below: Sums) -> Sums:
+        """Add up what stands in some shards, what this owner holds, and what its children told."""
+        boxes = ((ordinal, Box(lo, hi)) for record in records for ordinal, lo, hi in record.pieces)
+        return mine + Sums(coverage.cover_of(self.agreed.schema, boxes)) + below
 
     def path(self, file: str) -> str:
         """Give the path of a file of this attempt."""
@@ -194,18 +195,24 @@ class Attempt:
 
     def clean(self, whole: bool, patience: float) -> None:
         """Remove this owner's files, or the whole attempt, so that a full disk does not stay full. Never raises."""
-        try:
-            if self.work is not None:
-                self.work.exception(patience)
-            if whole:
-                shutil.rmtree(self.directory)
-                return
-            for path in self.files:
-                os.unlink(path)
-        except FileNotFoundError:
+        if self.work is not None:
+            # It has been told to stop. What it still makes, where it hangs, it removes itself when it comes back.
+            finished(self.work, patience)
+        if whole:
+            remove(self.directory)
             return
-        except (OSError, TimeoutError, CheckpointError) as error:
-            _log.warning("left behind, for `mpickpt sweep`: %s (%s)", self.directory, error)
+        for path in self.files:
+            commit.remove_quietly(path)
+
+
+def remove(directory: str) -> None:
+    """Remove the directory of an attempt that has failed: the other owners may be removing, or still making, files."""
+    for _ in range(_TRIES):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not os.path.lexists(directory):
+            return
+        time.sleep(_BETWEEN)
+    _log.warning("left behind, for `mpickpt sweep`: %s", directory)
 
 
 def _spec(piece: Piece, size: int | None = None) -> PieceSpec:

@@ -8,10 +8,12 @@ number is in every message. The rules, in the order in which `Call` applies them
 2. An abort ends the call with the refusal that it carries. After its own commitment an owner heeds its parent's abort,
    and from others only one that says that the void is durable.
 3. A message of a higher number says that a neighbour has left this call: before the own commitment that ends it too,
-   after it the outcome is in doubt.
+   after it, if it is the parent's, the outcome is in doubt.
 4. A neighbour that is still awaited and silent for `deadline` seconds ends the call, or, after the own commitment,
    puts it in doubt. A gap in the own polling longer than a beat (a suspended machine) resets the clocks of silence.
 5. A worker without progress for `deadline` seconds ends the call; one that syncs has ten times as long.
+6. A refusal of one's own goes up, and the parent's word on it is awaited, so that of several refusals at once all
+   owners raise the same. After the own commitment the store is asked instead.
 
 The thread that calls here only polls: files, digests and large JSON are the workers' business.
 """
@@ -20,81 +22,40 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import struct
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from enum import IntEnum
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
-from mpickpt import canonical
-from mpickpt.cluster.topology import Place
-from mpickpt.cluster.transport import Transport
-from mpickpt.errors import CheckpointError, DeadlineError, InDoubtError, TopologyError, from_record, owner
+from mpickpt.cluster.mailbox import Ends, Mailbox, Working
+from mpickpt.cluster.messages import Abort, Kind, merge_outcomes
+from mpickpt.errors import CheckpointError, DeadlineError, InDoubtError, TopologyError, owner
 from mpickpt.store.commit import was_published
-from mpickpt.store.threads import Pool
 
 T = TypeVar("T")
 
 _log = logging.getLogger("mpickpt")
 
-_HEADER: Final = struct.Struct("<BQ")
 _SHORTEST_SLEEP: Final = 0.0001
 _LONGEST_SLEEP: Final = 0.005
 #: A sync may take this many deadlines before it counts as hung.
 SYNC_PATIENCE: Final = 10
 
-
-class Kind(IntEnum):
-    """What a message is."""
-
-    BEAT = 0
-    ABORT = 1
-    READY = 2
-    ASK = 3
-    DECLARE = 4
-    GO = 5
-    COMMIT = 6
-    RELEASE = 7
-    INQUIRE = 8
-    ANSWER = 9
-    PLAN = 10
-    PULL = 11
-    CHUNK = 12
-    WRITTEN = 13
-    OUTCOME = 14
-    RESULT = 15
-
-
-class Working(Protocol):
-    """What the channel watches of a worker: store.writer.Progress is one."""
-
-    syncing: bool
-    cancelled: bool
-
-    @property
-    def done(self) -> int:
-        """Bytes done so far."""
+#: Asks the store, in a worker, once a call: gets the refusal that would be raised, publishes it as a void record unless
+#: the root or a void stands there already, and gives what holds: a refusal, or the body of the release.
+Settle: TypeAlias = Callable[[CheckpointError], "CheckpointError | bytes"]
 
 
 class Outcome(Exception):
-    """Not an error: the doubt was settled by the store, and the generation is published."""
+    """Not an error: the doubt was settled, and the generation is published. `release` is what the release says."""
+
+    def __init__(self, release: bytes) -> None:
+        super().__init__("published")
+        self.release = release
 
 
-class Line:
+class Line(Ends):
     """One stream of collective calls over one transport."""
-
-    def __init__(self, transport: Transport, place: Place, deadline: float, host: str, pool: Pool) -> None:
-        self.transport = transport
-        self.place = place
-        self.deadline = deadline
-        self.beat = min(1.0, deadline / 3)
-        self.host = host
-        self.pool = pool
-        self.number = 0
-        self.counts: Counter[str] = Counter()
-        self._kept: list[tuple[int, Kind, int, bytes]] = []
 
     def call(self, unharmed: str = "the store and all arrays") -> Call:
         """Begin the next collective call. Counts first, and cannot raise.
@@ -102,81 +63,51 @@ class Line:
         `unharmed` is what a refusal of this call leaves as it was, where the refusal does not say so itself.
         """
         self.number += 1
-        kept, self._kept = self._kept, []
-        return Call(self, kept, unharmed)
-
-    def keep(self, source: int, kind: Kind, number: int, body: bytes) -> None:
-        """Keep a message of a later call."""
-        self._kept.append((source, kind, number, body))
+        self.pool.renew()  # what hangs since an earlier call must not use up the threads of this one
+        return Call(self, unharmed)
 
 
-class Call:
+class Call(Mailbox):
     """One collective call of this owner.
 
     Use as a context manager: an exception that leaves the block, and has not come through the channel, is told to all
     neighbours first, so that nobody waits for this owner.
     """
 
-    def __init__(self, line: Line, kept: list[tuple[int, Kind, int, bytes]], unharmed: str) -> None:
-        self.line = line
+    def __init__(self, line: Ends, unharmed: str) -> None:
+        super().__init__(line)
         self.unharmed = unharmed
-        self.place = line.place
-        self.number = line.number
-        self.working: Working | None = None
         self.heard: set[int] = set()  # children that have committed: no longer watched
-        self._inbox: list[tuple[int, Kind, bytes]] = []
-        self._abort: tuple[int, CheckpointError, bool] | None = None
-        self._ahead: int | None = None
-        self._doubt: Callable[[CheckpointError], CheckpointError | None] | None = None
-        self._seal: Callable[[CheckpointError], CheckpointError | None] | None = None
+        self._awaited: set[int] = set()  # children from which something is awaited, whether they have committed or not
+        self._settle: Settle | None = None
+        self._void = False
         self._over = False
-        self.void = False  # whether the call ended with a void that is durable
-        self._bytes_below: dict[int, int] = {}
-        now = time.monotonic()
-        self._last = dict.fromkeys(self.place.neighbours, now)
-        self._polled = self._beaten = self._moved = now
-        self._seen = -1
-        for message in kept:
-            self._sort(*message)
-
-    # -- sending
-
-    def send(self, role: int, kind: Kind, body: bytes = b"") -> None:
-        """Begin to send a message of this call to a neighbour."""
-        self.line.counts["beats" if kind is Kind.BEAT else "sent"] += 1
-        self.line.counts["bytes"] += len(body)
-        self.line.transport.send(role, _HEADER.pack(kind, self.number) + body)
-
-    def up(self, kind: Kind, body: bytes = b"") -> None:
-        """Send to the parent."""
-        assert self.place.parent is not None
-        self.send(self.place.parent, kind, body)
-
-    def down(self, kind: Kind, body: bytes = b"") -> None:
-        """Send to all children."""
-        for role, _ in self.place.children:
-            self.send(role, kind, body)
+        self._seen: tuple[int, int] | None = None
 
     # -- waiting
 
     def from_children(self, kind: Kind, take: Callable[[int, bytes], None] | None = None) -> dict[int, bytes]:
         """Wait for one message of `kind` from every child; `take` sees each as it comes."""
         got: dict[int, bytes] = {}
-        children = {role for role, _ in self.place.children}
+        self._awaited = {role for role, _ in self.place.children}
+        self.refresh(self._awaited & self.heard)  # watched again
 
         def all_here() -> bool:
-            for source, body in self._pop(kind):
+            for source, body in self.arrived(kind):
                 if source in got:
                     raise TopologyError(
                         f"a second {kind.name.lower()} message of one call",
                         role=source,
+                        expected="one",
+                        found="another one after it",
                         unharmed="earlier generations",
                         advice="report this: that owner runs another program or another version of mpickpt",
                     )
                 if take is not None:
                     take(source, body)
                 got[source] = body
-            return got.keys() >= children
+                self._awaited.discard(source)
+            return not self._awaited
 
         self.wait(all_here)
         return got
@@ -186,25 +117,13 @@ class Call:
         found: list[tuple[Kind, bytes]] = []
 
         def here() -> bool:
-            for index, (source, kind, body) in enumerate(self._inbox):
-                if source == self.place.parent and kind in kinds:
-                    del self._inbox[index]
-                    found.append((kind, body))
-                    return True
-            return False
+            message = self.take(self.place.parent, *kinds)
+            if message is not None:
+                found.append(message)
+            return message is not None
 
         self.wait(here)
         return found[0]
-
-    def arrived(self, kind: Kind) -> list[tuple[int, bytes]]:
-        """Take what has arrived of `kind`, without waiting; for use inside a `wait`."""
-        return list(self._pop(kind))
-
-    def _pop(self, kind: Kind) -> list[tuple[int, bytes]]:
-        taken = [(source, body) for source, k, body in self._inbox if k is kind]
-        if taken:
-            self._inbox = [message for message in self._inbox if message[1] is not kind]
-        return taken
 
     def run(self, work: Callable[..., T], *args: Any, working: Working | None = None, judge: bool = True) -> T:
         """Let a worker do `work` while this thread polls.
@@ -217,27 +136,34 @@ class Call:
         """Wait for work that a worker has already begun."""
         if working is not None:
             self.working = working
-        self._moved, self._seen = time.monotonic(), -1
-        limit = self.line.deadline * SYNC_PATIENCE
+        self._moved, self._seen = time.monotonic(), None
 
         def finished() -> bool:
             if not future.done():
-                self._watch_worker(working, limit)
+                self._watch(working)
             return future.done()
 
         self.wait(finished, judge=judge)
         if judge and future.exception() is not None:
             # Another owner's abort may be the cause of our own trouble (its files are gone): it goes first.
-            self._poll()
+            self.poll()
             self._judge()
         return future.result()
 
-    def _watch_worker(self, working: Working | None, limit: float) -> None:
+    def watch(self, busy: bool) -> None:
+        """Within a `wait`: see that this owner's workers get on, unless they have nothing to do at present."""
+        if busy:
+            self._watch(self.working)
+        else:
+            self._moved = time.monotonic()
+
+    def _watch(self, working: Working | None) -> None:
         now = time.monotonic()
-        patience = limit
+        patience = self.line.deadline * SYNC_PATIENCE
         if working is not None:
-            if working.done != self._seen:
-                self._seen, self._moved = working.done, now
+            seen = (working.done, working.syncing)
+            if seen != self._seen:  # a sync that begins or ends is progress too
+                self._seen, self._moved = seen, now
             if not working.syncing:
                 patience = self.line.deadline
         if now - self._moved > patience:
@@ -255,7 +181,7 @@ class Call:
         """Poll until `ready` says so; judge after each look at the mailbox."""
         pause = _SHORTEST_SLEEP
         while True:
-            busy = self._poll()
+            busy = self.poll()
             if ready():
                 return
             if judge:
@@ -265,139 +191,101 @@ class Call:
             time.sleep(pause)
             pause = min(_LONGEST_SLEEP, pause * 1.5)
 
-    # -- polling and judging
-
-    def _sort(self, source: int, kind: Kind, number: int, body: bytes) -> None:
-        if number < self.number:
-            self.line.counts["dropped"] += 1
-            return
-        if number > self.number:
-            self._ahead = source
-            self.line.keep(source, kind, number, body)
-            return
-        self._last[source] = time.monotonic()
-        if kind is Kind.BEAT:
-            self._bytes_below[source] = int.from_bytes(body[:8], "little")
-        elif kind is Kind.ABORT:
-            record = canonical.loads(body, what="an abort message")
-            void = bool(record.get("void"))
-            deaf = self._doubt is not None and source != self.place.parent and not void
-            # The parent has the last word: it has chosen among the refusals of its subtree.
-            if not deaf and (self._abort is None or source == self.place.parent):
-                self._abort = (source, from_record(record["error"]), void)
-        else:
-            self._inbox.append((source, kind, body))
-
-    def _poll(self) -> bool:
-        now = time.monotonic()
-        if now - self._polled > self.line.beat:
-            self._last = dict.fromkeys(self._last, now)
-            self._moved = now
-        self._polled = now
-        arrived = self.line.transport.poll()
-        for source, message in arrived:
-            kind, number = _HEADER.unpack_from(message)
-            self.line.counts["received"] += 1
-            self._sort(source, Kind(kind), number, message[_HEADER.size :])
-        if now - self._beaten >= self.line.beat:
-            self._beaten = now
-            body = self.bytes_done().to_bytes(8, "little")
-            for role in self.place.neighbours:
-                self.send(role, Kind.BEAT, body)
-        return bool(arrived)
-
-    def bytes_done(self) -> int:
-        """Give the bytes written so far in this owner's subtree, as far as beats have told."""
-        below = sum(self._bytes_below.get(role, 0) for role, _ in self.place.children)
-        return below + (self.working.done if self.working is not None else 0)
+    # -- judging
 
     def _judge(self) -> None:
-        if self._abort is not None:
-            source, error, void = self._abort
-            self.fail(error, void=void, final=source == self.place.parent)
-        if any(kind in (Kind.RELEASE, Kind.RESULT) for _, kind, _ in self._inbox):
+        parent = self.place.parent
+        if self.abort is not None:
+            source, abort = self.abort
+            self.fail(abort.error, void=abort.void, final=source == parent and not abort.doubt)
+        if self.released() is not None:
             return
-        if self._ahead is not None:
-            error = DeadlineError(
-                f"this owner missed the end of a collective call: {owner(self._ahead)} is at a later one",
-                role=self.place.role,
-                host=self.line.host,
-                unharmed="earlier generations",
-                advice="go on: the next call takes part again",
-            )
-            self._suspect(error, final=self._ahead == self.place.parent)
-        now = time.monotonic()
-        dead = self.line.transport.dead()
+        for role in self.ahead:
+            if role == parent or not self._committed:
+                self._suspect(self._missed(role), role)
         for role in self.place.neighbours:
-            if role != self.place.parent and (self._doubt is not None or role in self.heard):
-                continue
-            silence = now - self._last[role]
-            if role in dead or silence > self.line.deadline:
-                error = DeadlineError(
-                    "an owner has died" if role in dead else "an owner is silent",
-                    role=role,
-                    host=self.line.transport.hosts.get(role),
-                    expected=f"a sign of life within {self.line.deadline:g} s",
-                    # No measured time: owners that see the same silence raise the same refusal.
-                    found="its process is gone" if role in dead else "none",
-                    unharmed="earlier generations",
-                    advice="look at that owner's process and node; the next start resumes from the newest generation",
-                )
-                self._suspect(error, final=role == self.place.parent)
+            unwatched = role != parent and (self._committed or role in self.heard - self._awaited)
+            if not unwatched and self.silent(role):
+                self._suspect(self._silence(role), role)
 
-    def _suspect(self, error: CheckpointError, final: bool) -> None:
-        """End the call with `error`, or, after the own commitment, let the store decide."""
-        if self._doubt is None:
-            self.fail(error, final=final)
-        self.settle(error)
+    def _missed(self, role: int) -> DeadlineError:
+        return DeadlineError(
+            f"this owner missed the end of a collective call: {owner(role)} is at a later one",
+            role=self.place.role,
+            host=self.line.host,
+            unharmed="earlier generations",
+            advice="go on: the next call takes part again",
+        )
+
+    def _silence(self, role: int) -> DeadlineError:
+        dead = role in self.line.transport.dead()
+        return DeadlineError(
+            "an owner has died" if dead else "an owner is silent",
+            role=role,
+            host=self.line.transport.hosts.get(role),
+            expected=f"a sign of life within {self.line.deadline:g} s",
+            # No measured time: owners that see the same silence raise the same refusal.
+            found="its process is gone" if dead else "none",
+            unharmed="earlier generations",
+            advice="look at that owner's process and node; the next start resumes from the newest generation",
+        )
+
+    def _suspect(self, error: CheckpointError, role: int) -> NoReturn:
+        """End the call because of a neighbour; after the own commitment the store decides."""
+        lost = role == self.place.parent  # and so there is no word of its to wait for
+        self.fail(error, final=lost and not self._committed)
 
     # -- ending
 
-    def committed(self, doubt: Callable[[CheckpointError], CheckpointError | None]) -> None:
-        """Say that this owner has committed: from now on the store decides.
+    def decided_by(self, settle: Settle) -> None:
+        """Say how the store is asked, once there is an attempt in it that may be published."""
+        self._settle = settle
 
-        `doubt` runs in a worker. It gets the refusal that the owner would raise, publishes it as a void record unless
-        the root or a void stands there already, and returns what holds: a refusal, or None for published.
+    def committed(self) -> None:
+        """Say that this owner commits, or that the root begins to publish: from here on the store decides.
+
+        What has been refused by now still counts.
         """
-        self._doubt = doubt
+        self.poll()
+        self._judge()
+        self._committed = True
 
-    def settle(self, error: CheckpointError) -> NoReturn:
-        """Ask the store. Raises what the void record there says, or `Outcome` where the root stands."""
-        doubt = self._doubt
-        assert doubt is not None
-        self._doubt = lambda again: again  # settled once; a failure below is final
-        try:
-            verdict = self.run(doubt, error, judge=False)
-        except CheckpointError as trouble:
-            raise InDoubtError(
-                f"nobody can tell whether the root was published: {error.message}, and the store does not answer: "
-                f"{trouble.message}",
-                role=self.place.role,
-                host=self.line.host,
-                path=trouble.path,
-                unharmed="earlier generations",
-                advice="do not count on this save; the next resume finds out",
-            ) from trouble
-        if verdict is None:
-            raise Outcome
-        self.fail(verdict, void=True)
+    def withdrawn(self) -> None:
+        """Say, at the root, that the root is certainly not in the store and never will be: its own word is enough."""
+        self._committed = False
 
     def over(self) -> None:
         """Say that the last word on each edge has been sent: an exception from here on concerns this owner alone."""
         self._over = True
 
-    def sealed(self, seal: Callable[[CheckpointError], CheckpointError | None]) -> None:
-        """Say, at the root, how its own abort is made final in the store once a commitment has arrived.
+    @property
+    def left(self) -> bool:
+        """Whether this owner has said its last word."""
+        return self._over
 
-        `seal` is such a function as `committed` takes.
-        """
-        self._seal = seal
+    @property
+    def abandoned(self) -> bool:
+        """Whether no root can name this owner's files any more: it has not committed, or a void stands."""
+        return self._void or not self._committed
 
     def fail(self, error: CheckpointError, *, void: bool = False, final: bool = False) -> NoReturn:
         """Tell all neighbours, the silent one too, and raise what all raise.
 
-        Unless the refusal is `final` (the parent's word, or the parent is lost) or the void is durable, it goes up
-        first, and the parent's word is awaited: of several refusals at once all owners raise the same.
+        Parameters
+        ----------
+        void : bool
+            The refusal stands in the store already.
+        final : bool
+            It is the parent's word, or there is no parent whose word could be awaited.
+
+        Raises
+        ------
+        CheckpointError
+            The parent's word, what the store says, or `error` itself.
+        Outcome
+            If the store says that the generation is published.
+        InDoubtError
+            If this owner has committed and the store does not answer.
         """
         error.at(self.place.role, self.line.host)
         if error.host is None and error.role is not None:
@@ -406,45 +294,82 @@ class Call:
             error.unharmed = self.unharmed
         if self.working is not None:
             self.working.cancelled = True
-        published = was_published(error)  # its durability is unknown, and a sync must not be tried again
-        if self._seal is not None and not void and not published and (self.heard or self._doubt is not None):
-            seal, self._seal = self._seal, None
-            try:
-                verdict = self.run(seal, error, judge=False)
-            except CheckpointError as trouble:
-                _log.error("the abort could not be made final in the store: %s", trouble)
-            else:
-                if verdict is None:
-                    raise Outcome
-                error, void = verdict, True
-        if self.place.parent is not None:
-            self.up(Kind.ABORT, self._abortion(error, void))
-            if not (final or void):
-                error, void = self._verdict(error)
-        self._over = True
-        self.down(Kind.ABORT, self._abortion(error, void))
+        # Published with its durability unknown: neither a void nor a second sync may follow.
+        decided = void or final or was_published(error)
+        if not decided and (self._committed or (self.place.parent is None and self.heard)):
+            error, void = self._ask(error)
+        self._tell(Abort(error, void), up=True)
+        if not (final or void) and self.place.parent is not None:
+            error, void = self._verdict(error)
+        self._tell(Abort(error, void), down=True)
+        self._over, self._void = True, void
         raise error
 
-    def _abortion(self, error: CheckpointError, void: bool) -> bytes:
-        return canonical.dumps({"error": error.to_record(), "void": void})
+    def _tell(self, abort: Abort, *, up: bool = False, down: bool = False) -> None:
+        body = abort.pack()
+        if up and self.place.parent is not None:
+            self.up(Kind.ABORT, body)
+        if down:
+            self.down(Kind.ABORT, body)
 
     def _verdict(self, mine: CheckpointError) -> tuple[CheckpointError, bool]:
         """Wait for the parent's word on an own refusal; a parent that is silent or gone on has none."""
         parent = self.place.parent
         assert parent is not None
+        word: list[Abort] = []
 
         def told() -> bool:
-            if self._abort is not None and self._abort[0] == parent:
-                return True
-            if self._ahead == parent or any(kind in (Kind.RELEASE, Kind.RESULT) for _, kind, _ in self._inbox):
-                return True
-            return parent in self.line.transport.dead() or time.monotonic() - self._last[parent] > self.line.deadline
+            if self.abort is not None and self.abort[0] == parent:
+                word.append(self.abort[1])
+            return bool(word) or parent in self.ahead or self.released() is not None or self.silent(parent)
 
         self.wait(told, judge=False)
-        if self._abort is None or self._abort[0] != parent:
+        if not word:
             return mine, False
-        _, error, void = self._abort
+        error, void = word[0].error, word[0].void
         return (mine if error.to_record() == mine.to_record() else error), void
+
+    def _ask(self, error: CheckpointError) -> tuple[CheckpointError, bool]:
+        """Ask the store, once. Gives the refusal that holds and whether it stands there; raises `Outcome`."""
+        settle, self._settle = self._settle, None
+        verdict: CheckpointError | bytes | None = None
+        trouble: Exception | None = None
+        if settle is not None:
+            try:
+                verdict = self.run(settle, error, judge=False)
+            except Exception as found:
+                trouble = found
+        if verdict is None and not self._committed:
+            _log.error("the abort could not be made final in the store: %s", trouble)
+            return error, False
+        if verdict is None:  # the parent may have spoken meanwhile
+            self.poll()
+            verdict = self.released()
+            if verdict is None and self.abort is not None:
+                source, abort = self.abort
+                if abort.void or (source == self.place.parent and not abort.doubt):
+                    return abort.error, abort.void
+        if verdict is None:
+            self._over = True
+            self._tell(Abort(error, doubt=True), up=True, down=True)
+            raise self._in_doubt(error, trouble) from trouble
+        if isinstance(verdict, bytes):
+            self._over = True
+            self.down(Kind.RELEASE, verdict)
+            raise Outcome(verdict)
+        return verdict, True
+
+    def _in_doubt(self, error: CheckpointError, trouble: Exception | None) -> InDoubtError:
+        said = trouble.message if isinstance(trouble, CheckpointError) else repr(trouble)
+        return InDoubtError(
+            f"nobody can tell whether the root was published: {error.message} ({owner(error.role, error.host)}), "
+            f"and the store does not answer: {said}",
+            role=self.place.role,
+            host=self.line.host,
+            path=trouble.path if isinstance(trouble, CheckpointError) else None,
+            unharmed="earlier generations",
+            advice="do not count on this save; the next resume finds out",
+        )
 
     def __enter__(self) -> Call:
         return self
@@ -455,7 +380,7 @@ class Call:
         if isinstance(error, CheckpointError):
             self.fail(error)
         told = CheckpointError(
-            f"an owner failed: {type(error).__name__}: {error}",
+            f"an owner failed: {type(error).__name__}" + (f": {error}" if str(error) else ""),
             role=self.place.role,
             host=self.line.host,
             advice="that owner's own traceback says where",
@@ -465,14 +390,7 @@ class Call:
             self.fail(told)
         # An interrupt or exit is not held up and goes on as it is; the others hear of it as a refusal.
         with contextlib.suppress(CheckpointError, Outcome):
-            self.fail(told, final=True)
+            self.fail(told, final=not self._committed)
 
 
-def merge_outcomes(mine: CheckpointError | None, others: Mapping[int, bytes]) -> CheckpointError | None:
-    """Choose the refusal that all will raise: that of the lowest role."""
-    found = [] if mine is None else [mine]
-    for body in others.values():
-        record = canonical.loads(body, what="an owner's outcome")
-        if record is not None:
-            found.append(from_record(record))
-    return min(found, key=lambda error: -1 if error.role is None else error.role, default=None)
+__all__ = ["SYNC_PATIENCE", "Call", "Kind", "Line", "Outcome", "Settle", "Working", "merge_outcomes"]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mpickpt.cluster.attempt import Attempt, Sums
 from mpickpt.cluster.channel import Call, Kind
-from mpickpt.errors import MomentError, TopologyError
+from mpickpt.errors import FormatError, MomentError, TopologyError
 from mpickpt.format.commitment import Commitment, SharedShard
 from mpickpt.format.manifest import ChildRecord, ShardRecord
 from mpickpt.format.prefix import MAX_BOUNDS, Prefix
 from mpickpt.state.plan import shared_boxes
 from mpickpt.state.region import Box
+
+_REPORT: Final = "report this: that owner runs another program or another version of mpickpt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,12 @@ def hear(call: Call, attempt: Attempt, gathered: bool) -> Heard:
     found: dict[int, Commitment] = {}
 
     def take(role: int, body: bytes) -> None:
-        found[role] = _checked(Commitment.unpack(body), role, sizes[role], attempt.prefix)
+        try:
+            child = Commitment.unpack(body)
+        except FormatError as error:
+            error.role, error.advice = role, _REPORT
+            raise
+        found[role] = _checked(child, role, sizes[role], attempt.prefix)
         call.heard.add(role)
 
     call.from_children(Kind.COMMIT, take)
@@ -61,7 +69,7 @@ def _checked(child: Commitment, role: int, size: int, prefix: Prefix) -> Commitm
             expected=f"role {role} with {size} role(s) in its subtree",
             found=f"role {child.role} with {child.size}",
             unharmed="earlier generations",
-            advice="report this: that owner runs another program or another version of mpickpt",
+            advice=_REPORT,
         )
     if child.prefix != prefix:
         names = [n for n in prefix.__dataclass_fields__ if getattr(child.prefix, n) != getattr(prefix, n)]
@@ -71,16 +79,18 @@ def _checked(child: Commitment, role: int, size: int, prefix: Prefix) -> Commitm
             expected=", ".join(f"{n} {getattr(prefix, n)}" for n in names),
             found=", ".join(f"{n} {getattr(child.prefix, n)}" for n in names),
             unharmed="earlier generations",
-            advice="report this: that owner runs another program or another version of mpickpt",
+            advice=_REPORT,
         )
     return child
 
 
-def shared_record(attempt: Attempt, role: int, told: SharedShard) -> ShardRecord:
-    """Give the record of a child's `.r` shard; its pieces follow from the rule."""
-    agreed = attempt.agreed
-    pieces = shared_boxes(agreed.declarations, agreed.schema, attempt.owners, attempt.writers, role)
-    return ShardRecord(role, *told, tuple((ordinal, box.lo, box.hi) for ordinal, box in pieces))
+def shared_records(attempt: Attempt, shared: Sequence[tuple[int, SharedShard]]) -> list[ShardRecord]:
+    """Give the records of the children's `.r` shards, by role; their pieces follow from the rule."""
+    agreed, records = attempt.agreed, []
+    for role, told in shared:
+        pieces = shared_boxes(agreed.declarations, agreed.schema, attempt.owners, attempt.writers, role)
+        records.append(ShardRecord(role, *told, tuple((ordinal, box.lo, box.hi) for ordinal, box in pieces)))
+    return records
 
 
 def bounds_of(

@@ -70,6 +70,11 @@ class _Pulled:
     def finish(self, finish: Callable[[ShardWriter], ShardRecord]) -> ShardRecord:
         return finish(self.writer.result())
 
+    @property
+    def at_work(self) -> bool:
+        """Whether the file is being made or finished."""
+        return not self.writer.done() or (self.record is not None and not self.record.done())
+
     def abandon(self) -> None:
         if self.writer.exception() is None:
             self.writer.result().abandon()
@@ -135,6 +140,7 @@ def collect(
         records = [shard.record for shard in shards.values() if shard.record is not None and shard.record.done()]
         for record in records:
             record.result()
+        call.watch(bool(writing) or any(shard.at_work for shard in shards.values()))
         return asked == 0 and len(records) == len(shards)
 
     try:

@@ -21,12 +21,14 @@ from mpickpt.state.declare import Declarations
 from mpickpt.state.dtypes import dtype_of
 from mpickpt.state.nest import Capture, Holding
 from mpickpt.state.region import Box, Schema
-from mpickpt.state.values import decode
+from mpickpt.state.values import decode, encode
 
 _HEADER: Final = struct.Struct("<QQ")
 #: Elements a block when the first difference between two copies is looked for.
 _BLOCK: Final = 1 << 16
 _CONTENT: Final = 8  # bytes of a block's digest that travel
+_AROUND: Final = 30
+_SHOWN: Final = 200
 
 
 class Respondent:
@@ -157,13 +159,15 @@ def _first_difference(
 ) -> tuple[str, object, object]:
     question: dict[str, Any] = {"ordinal": ordinal, "lo": box.lo, "hi": box.hi, "roles": [role, other]}
     region = respondent.schema[ordinal]
-    if region.shape is None:
-        values = ask(call, respondent, {"what": "block", "block": 0, **question})
-        return "its value", _value(values[role], region.name), _value(values[other], region.name)
     blocks = ask(call, respondent, {"what": "blocks", **question})
     a, b = blocks[role], blocks[other]
-    block = next(i // _CONTENT for i in range(0, len(a), _CONTENT) if a[i : i + _CONTENT] != b[i : i + _CONTENT])
+    block = next(
+        (i // _CONTENT for i in range(0, len(a), _CONTENT) if a[i : i + _CONTENT] != b[i : i + _CONTENT]),
+        len(a) // _CONTENT,
+    )
     elements = ask(call, respondent, {"what": "block", "block": block, **question})
+    if region.shape is None:
+        return _values(elements[role], elements[other], block * _BLOCK, region.name)
     dtype = dtype_of(region.dtype)
     x, y = np.frombuffer(elements[role], dtype), np.frombuffer(elements[other], dtype)
     differs = (x.view(np.uint8) != y.view(np.uint8)).reshape(-1, dtype.itemsize).any(axis=1)
@@ -173,7 +177,34 @@ def _first_difference(
     return f"index {index}", x[first], y[first]
 
 
-def _value(data: bytes, region: str) -> str:
-    if len(data) >= _BLOCK:
-        return f"a value of {len(data)} bytes or more"
-    return repr(decode(data, region))[:200]
+def _values(mine: bytes, theirs: bytes, start: int, region: str) -> tuple[str, str, str]:
+    """Say where two values differ: the place within them, or, of long ones, the bytes around it as they are stored."""
+    if start == 0 and max(len(mine), len(theirs)) < _BLOCK:
+        path, one, two = _unequal(decode(mine, region), decode(theirs, region), region)
+        return f"its value{path}", _shown(one), _shown(two)
+    at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
+    one, two = (bytes(data[max(0, at - _AROUND) : at + _AROUND]).decode("ascii", "replace") for data in (mine, theirs))
+    return f"byte {start + at} of its stored value", f"... {one} ...", f"... {two} ..."
+
+
+def _unequal(mine: Any, theirs: Any, region: str) -> tuple[str, Any, Any]:
+    """Descend to the first item that differs; type and bits count."""
+    path = ""
+    while type(mine) is type(theirs):
+        if isinstance(mine, dict) and list(mine) == list(theirs):
+            keys: Any = mine
+        elif isinstance(mine, list | tuple) and len(mine) == len(theirs):
+            keys = range(len(mine))
+        else:
+            break
+        differing = [key for key in keys if encode(mine[key], region) != encode(theirs[key], region)]
+        if not differing:
+            break
+        path += f"[{differing[0]!r}]"
+        mine, theirs = mine[differing[0]], theirs[differing[0]]
+    return path, mine, theirs
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + f" ... ({len(text)} characters)"

@@ -12,7 +12,6 @@ The steps, each with its failpoints, are those of docs/protocol.md, "Publish":
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -23,16 +22,17 @@ from typing import Any
 
 from mpickpt import failpoints
 from mpickpt._version import __version__
-from mpickpt.cluster import gather, inquire
+from mpickpt.cluster import attempt as attempts
+from mpickpt.cluster import deciding, gather, inquire
 from mpickpt.cluster.agree import agree
 from mpickpt.cluster.attempt import Agreed, Attempt, Sums
 from mpickpt.cluster.channel import Call, Kind, Line, Outcome
-from mpickpt.cluster.commitments import Heard, bounds_of, hear, shared_record
-from mpickpt.cluster.topology import writers
-from mpickpt.errors import CheckpointError, NonFiniteError, TopologyError
+from mpickpt.cluster.commitments import Heard, bounds_of, hear, shared_records
+from mpickpt.cluster.topology import Place, writers
+from mpickpt.errors import NonFiniteError, StoreError, TopologyError
 from mpickpt.format.commitment import Commitment, SharedShard
 from mpickpt.format.manifest import Manifest, ShardRecord
-from mpickpt.format.names import manifest_file, shard_file
+from mpickpt.format.names import manifest_file
 from mpickpt.format.prefix import Prefix
 from mpickpt.format.records import Lineage
 from mpickpt.state import coverage
@@ -42,11 +42,14 @@ from mpickpt.state.declare import Declarations
 from mpickpt.store import commit
 from mpickpt.store.commit import Way
 from mpickpt.store.directory import Directory
-from mpickpt.store.threads import Pool
+from mpickpt.store.finite import allowing
+from mpickpt.store.threads import Pool, finished
 
 _log = logging.getLogger("mpickpt")
 
 _NO_DIGEST = bytes(32)
+#: Seconds for which a refusal waits until the failed attempt's files are gone; the rest goes on in the background.
+_CLEANING = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,33 +120,42 @@ class Publisher:
             lineage, makes the attempt, and tells its name.
         """
         self._began = time.monotonic()
+        self.pool.renew()  # what hangs since an earlier call must not use up the threads of this one
         made: list[Attempt] = []
-        call = self.line.call()
+        begun: list[str] = []
+        call = self.line.call(unharmed="earlier generations and all arrays")
+
+        def begin() -> dict[str, Any]:
+            decision = decide(step, cursor)
+            if "name" in decision:
+                begun.append(self.directory.data_of(decision["name"]))
+                if call.left:  # the others have failed meanwhile
+                    attempts.remove(begun[0])
+            return decision
+
         try:
             with call:
                 failpoints.reach("save.entered")
-                return self._save(call, flatten, step, cursor, decide, made)
-        except Outcome:
-            return self._done(made[0])
+                return self._save(call, flatten, step, cursor, begin, made)
+        except Outcome as outcome:
+            return self._done(made[0], outcome.release.decode())
         except BaseException:
             # After its own commitment an owner must not remove what a root may name: only a durable void is sure.
-            if made and (call.void or not made[0].committed):
-                self._clean(made[0])
+            if made and call.abandoned:
+                self._clean(made[0].clean, call.place.parent is None, self.line.deadline)
+            elif begun and call.abandoned:
+                self._clean(attempts.remove, begun[0])
             raise
 
-    def _clean(self, attempt: Attempt) -> None:
-        patience = self.line.deadline
-        work = self.line.pool.submit(attempt.clean, self.line.place.parent is None, patience)
-        try:
-            work.result(patience)
-        except TimeoutError:
-            _log.warning("still removing %s in the background", attempt.directory)
+    def _clean(self, remove: Callable[..., None], *args: Any) -> None:
+        if not finished(self.line.pool.submit(remove, *args), min(self.line.deadline, _CLEANING)):
+            _log.warning("a failed save's files are still being removed, in the background")
 
-    def _done(self, attempt: Attempt) -> Published:
-        assert attempt.root is not None
+    def _done(self, attempt: Attempt, root: str) -> Published:
+        attempt.root = root
         prefix = attempt.prefix
         self.epoch = prefix.epoch
-        self.last = Published(prefix.step, prefix.cursor, attempt.root, attempt.name)
+        self.last = Published(prefix.step, prefix.cursor, root, attempt.name)
         return self.last
 
     def _save(
@@ -152,20 +164,16 @@ class Publisher:
         flatten: Callable[[], Capture],
         step: int,
         cursor: int,
-        decide: Callable[[int, int], dict[str, Any]],
+        begin: Callable[[], dict[str, Any]],
         made: list[Attempt],
     ) -> Published:
         capture = flatten()
         place = call.place
         self._check_values(capture, place.role)
-        declarations = Declarations.of(
-            capture, place.role, self.contract.to_json(), self.options.to_json(), last=self._declared
-        )
-        self._declared = declarations
-        mine = declarations.digest()
+        declarations, mine = call.run(self._declare, capture, place.role)
         known = self._agreed.digest if self._agreed is not None and self._agreed.mine == mine else ""
         facts = {"path": self.directory.path, "step": step, "cursor": cursor}
-        decision, union = agree(call, "save", facts, declarations, known, lambda _: decide(step, cursor))
+        decision, union = agree(call, "save", facts, declarations, known, lambda _: begin())
         if "same" in decision:
             if place.parent is not None:  # this owner may have missed how the last save ended
                 self.last = Published(step, cursor, *decision["same"])
@@ -173,25 +181,26 @@ class Publisher:
             return self.last
         if union is not None:
             self._agreed = call.run(Agreed.of, mine, union)
-        assert self._agreed is not None
-        attempt = self._attempt(call, capture, step, cursor, decision)
+        attempt = call.run(self._attempt, call, capture, step, cursor, decision)
         made.append(attempt)
-        if place.parent is None:
-            call.sealed(lambda error: self._settle(attempt, error))
+        call.decided_by(lambda error: deciding.settle(self.directory, attempt, error))
         failpoints.reach("save.agreed")
 
-        records, sums = self._write(call, attempt)
+        written, sums = self._write(call, attempt)
+        records = [record for record in written if record is not None]
         gathered = self.options.write == "gather"
         heard = hear(call, attempt, gathered)
         failpoints.reach("save.heard")
-        own = [record for record in records if record is not None and not record.shared]
-        cover = sums.cover + sum(attempt.cover(record) for record in own)
-        sums = Sums(cover & coverage.MASK, sums.held, sums.copies) + heard.sums
         if place.parent is None:
             return self._publish(call, attempt, records, heard, sums)
-        shared = next((record for record in records if record is not None and record.shared), None)
-        self._commit(call, attempt, own, shared, heard, sums, gathered)
+        self._commit(call, attempt, records, heard, sums, gathered)
         return self._await_release(call, attempt)
+
+    def _declare(self, capture: Capture, role: int) -> tuple[Declarations, str]:
+        self._declared = Declarations.of(
+            capture, role, self.contract.to_json(), self.options.to_json(), last=self._declared
+        )
+        return self._declared, self._declared.digest()
 
     def _check_values(self, capture: Capture, role: int) -> None:
         """Refuse values that are not finite; arrays are scanned as they are written."""
@@ -203,8 +212,7 @@ class Publisher:
                     region=holding.region.name,
                     expected="finite numbers",
                     found="a NaN or an infinity in it",
-                    unharmed="earlier generations",
-                    advice="allow it for this region with nonfinite={'REGION': 'allow'}, if it is meant",
+                    advice=allowing(holding.region.name),
                 )
 
     def _attempt(self, call: Call, capture: Capture, step: int, cursor: int, decision: Mapping[str, Any]) -> Attempt:
@@ -240,7 +248,7 @@ class Publisher:
         """Write what this owner has to write, and add up what it holds."""
         call.working = attempt.progress
         sums = self.line.pool.submit(attempt.sums, self.pool)
-        parts = call.run(attempt.parts, working=attempt.progress)
+        parts = call.run(attempt.parts)
         if self.options.write == "gather" and call.place.parent is not None:
             gather.offer(call, parts)
             return [None, None], call.join(sums, working=attempt.progress)
@@ -257,30 +265,18 @@ class Publisher:
         self,
         call: Call,
         attempt: Attempt,
-        own: Sequence[ShardRecord],
-        shared: ShardRecord | None,
+        records: Sequence[ShardRecord],
         heard: Heard,
-        sums: Sums,
+        mine: Sums,
         gathered: bool,
     ) -> None:
+        own = [record for record in records if not record.shared]
+        shared = next((record for record in records if record.shared), None)
+        sums = call.run(attempt.total, own, mine, heard.sums)
         digest, bounds = _NO_DIGEST, None
         if not gathered:
-            manifest = Manifest(
-                kind="group",
-                role=call.place.role,
-                size=call.place.size,
-                prefix=attempt.prefix,
-                device={},
-                shards=tuple(own),
-                children=heard.children,
-                cover=sums.cover,
-            )
-            data, name = call.run(manifest.encode, attempt.algorithm)
-            path = attempt.path(manifest_file(call.place.role))
-            call.run(self._write_manifest, attempt, path, data, bool(call.place.children))
-            attempt.files.append(path)
-            digest = bytes.fromhex(name.partition(":")[2])
-            bounds = bounds_of(attempt, own, heard.children)
+            digest = call.run(self._write_manifest, attempt, call.place, own, heard, sums)
+            bounds = call.run(bounds_of, attempt, own, heard.children)
             failpoints.reach("save.manifest-written")
         commitment = Commitment(
             prefix=attempt.prefix,
@@ -293,17 +289,32 @@ class Publisher:
             bounds=bounds,
             shared=None if shared is None else SharedShard(shared.file, shared.bytes, shared.digest),
         )
-        # From here on the store decides: this must stand before the commitment is on its way.
-        attempt.committed = True
-        call.committed(lambda error: self._settle(attempt, error))
+        call.committed()  # before the commitment is on its way: from here on the store decides
         call.up(Kind.COMMIT, commitment.pack())
         failpoints.reach("save.committed")
 
-    def _write_manifest(self, attempt: Attempt, path: str, data: bytes, parent: bool) -> None:
+    def _write_manifest(
+        self, attempt: Attempt, place: Place, own: Sequence[ShardRecord], heard: Heard, sums: Sums
+    ) -> bytes:
+        """Write this owner's group manifest; gives its digest."""
+        manifest = Manifest(
+            kind="group",
+            role=place.role,
+            size=place.size,
+            prefix=attempt.prefix,
+            device={},
+            shards=tuple(own),
+            children=heard.children,
+            cover=sums.cover,
+        )
+        data, name = manifest.encode(attempt.algorithm)
+        path = attempt.path(manifest_file(place.role))
         attempt.make_folder(path)
         commit.write_new(path, data)
-        if parent:
+        attempt.files.append(path)
+        if place.children:
             commit.sync_directory(os.path.dirname(path), self.directory.fence)
+        return bytes.fromhex(name.partition(":")[2])
 
     def _await_release(self, call: Call, attempt: Attempt) -> Published:
         respondent = inquire.Respondent(
@@ -312,36 +323,20 @@ class Publisher:
         while True:
             kind, body = call.from_parent(Kind.RELEASE, Kind.INQUIRE)
             if kind is Kind.RELEASE:
-                attempt.root = body.decode()
                 call.down(Kind.RELEASE, body)
                 call.over()
                 failpoints.reach("save.released")
-                return self._done(attempt)
+                return self._done(attempt, body.decode())
             inquire.reply(call, respondent, body)
-
-    def _settle(self, attempt: Attempt, error: CheckpointError) -> CheckpointError | None:
-        """In doubt: whichever file exists under the root's name decides. Runs in a worker."""
-        if commit.was_published(error):
-            return error  # the root stands, its durability unknown: nobody may call it void, nor durable
-        failpoints.reach("save.doubt")
-        verdict = self.directory.void(attempt.name, error)
-        if verdict is None:
-            found = self.directory.read_root(attempt.name)
-            assert isinstance(found, Manifest)
-            attempt.root = found.digest
-        return verdict
 
     # -- 5. the root
 
     def _publish(
-        self, call: Call, attempt: Attempt, records: Sequence[ShardRecord | None], heard: Heard, sums: Sums
+        self, call: Call, attempt: Attempt, records: Sequence[ShardRecord], heard: Heard, mine: Sums
     ) -> Published:
         schema, declarations = attempt.agreed.schema, attempt.agreed.declarations
-        shards = [record for record in records if record is not None]
-        for role, told in heard.shared:
-            shards.append(shared_record(attempt, role, told))
-        cover = sums.cover + sum(attempt.cover(record) for record in shards if record.shared)
-        sums = Sums(cover & coverage.MASK, sums.held, sums.copies)
+        shards = [*records, *call.run(shared_records, attempt, heard.shared)]
+        sums = call.run(attempt.total, shards, mine, heard.sums)
         self._compare(call, attempt, sums)
         failpoints.reach("save.compared")
 
@@ -363,34 +358,21 @@ class Publisher:
             written=self._told(call.place.owners),
             lineage=self.lineage,
         )
-        data, attempt.root = call.run(manifest.encode, attempt.algorithm)
-        call.run(self._sync_attempt, attempt)
-        attempt.committed = True
-        call.committed(lambda error: self._settle(attempt, error))
-        if not call.run(self._place, attempt, data):
+        data, root = call.run(manifest.encode, attempt.algorithm)
+        call.run(deciding.sync_attempt, self.directory, attempt)
+        call.committed()
+        placed = call.run(deciding.place_root, self.directory, attempt, data)
+        if isinstance(placed, StoreError):
+            call.withdrawn()
+            raise placed
+        if not placed:
             # Somebody who doubted was first: what stands there decides, for the root too.
-            call.settle(TopologyError("the root's name was taken", path=attempt.name))
+            call.fail(TopologyError("the root's name was taken", path=attempt.name))
         failpoints.reach("save.root-published")
-        call.down(Kind.RELEASE, attempt.root.encode())
+        call.down(Kind.RELEASE, root.encode())
         call.over()
         failpoints.reach("save.released")
-        return self._done(attempt)
-
-    def _place(self, attempt: Attempt, data: bytes) -> bool:
-        """Publish the root, and say where the store has nothing to decide: the root is certainly not there."""
-        try:
-            return self.directory.publish_root(attempt.name, data)
-        except CheckpointError:
-            with contextlib.suppress(OSError):
-                attempt.committed = attempt.name in os.listdir(self.directory.roots_path)
-            raise
-
-    def _sync_attempt(self, attempt: Attempt) -> None:
-        """Sync what the star's owners have made: each folder once, and the attempt's directory."""
-        for folder in sorted({os.path.dirname(attempt.path(shard_file(role))) for role in range(attempt.owners)}):
-            if os.path.isdir(folder):
-                commit.sync_directory(folder, self.directory.fence)
-        commit.sync_directory(attempt.directory, self.directory.fence)
+        return self._done(attempt, root)
 
     def _told(self, owners: int) -> dict[str, Any]:
         """Say who wrote the generation: told, never compared."""
@@ -409,7 +391,8 @@ class Publisher:
         """Refuse unless everything is tiled once, held as declared, and equal where it is held in copies."""
         schema, declarations = attempt.agreed.schema, attempt.agreed.declarations
         respondent = inquire.Respondent(attempt.capture, declarations, schema, call.place.role)
-        if sums.held != coverage.expected_held(declarations, schema) or sums.cover != coverage.expected_cover(schema):
+        held = call.run(coverage.expected_held, declarations, schema)
+        if sums.held != held or sums.cover != call.run(coverage.expected_cover, schema):
             raise inquire.coverage_fault(call, respondent)
         if sums.copies != 0:
             raise inquire.copies_fault(call, respondent)

@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from mpickpt import canonical, failpoints
 from mpickpt.cluster.agree import agree
 from mpickpt.cluster.channel import Call, Kind, Line, merge_outcomes
@@ -36,11 +34,11 @@ from mpickpt.format.manifest import Manifest
 from mpickpt.state.capture import Capture, Node, Restored
 from mpickpt.state.contract import Contract, side_by_side
 from mpickpt.state.declare import Declarations
-from mpickpt.state.dtypes import dtype_of
 from mpickpt.state.layout import OnResize
 from mpickpt.state.region import Box, Region, Schema
 from mpickpt.store.directory import Directory
 from mpickpt.store.generation import Generation, Want
+from mpickpt.store.reader import memory_for
 from mpickpt.store.threads import Pool
 from mpickpt.store.writer import Progress
 
@@ -139,7 +137,8 @@ def resume(
         failpoints.reach("resume.read")
         result = _agree_on_outcome(call, outcome, conclude, lambda error: advise(error, decision["name"]))
         failpoints.reach("resume.agreed")
-        assert found is not None and fill is not None
+        assert found is not None
+        assert fill is not None
         found.epoch = result["epoch"]
         try:
             fill()
@@ -251,7 +250,7 @@ class _Reader:
             if region.shape is None:
                 opaque.append(ordinal)
                 continue
-            arrays = [np.empty(box.shape, dtype_of(region.dtype)) for box in boxes]
+            arrays = [memory_for(region, box) for box in boxes]
             restored.arrays[region.name] = arrays
             wants += [Want(ordinal, box, array) for box, array in zip(boxes, arrays, strict=True) if not box.empty]
         values = generation.read(

@@ -32,7 +32,6 @@ class Survey:
 
     def _together(self, call: Call, action: str, facts: dict[str, Any], decide: Callable[[], dict[str, Any]]) -> Any:
         """Agree on what is asked, and learn what owner 0 found."""
-        facts = {"path": self.directory.path, **facts}
         return agree(call, action, facts, _NOTHING, "-", lambda _: decide())[0]
 
     def meet(self) -> None:
@@ -46,7 +45,7 @@ class Survey:
             found = self._together(
                 call,
                 "generations",
-                {},
+                {"path": self.directory.path},
                 lambda: {"generations": [one.to_json() for one in self._listed()]},
             )
         return [Generation(**one) for one in found["generations"]]
@@ -58,13 +57,13 @@ class Survey:
     def pin(self, step: int) -> None:
         """Pin the generation of a step."""
         with self.line.call() as call:
-            self._together(call, "pin", {"step": step}, lambda: self.lineage.pin(step))
+            self._together(call, "pin", {"path": self.directory.path, "step": step}, lambda: self.lineage.pin(step))
 
     def verify(self, step: int | None, level: Literal["fast", "full"]) -> Report:
         """Check one generation; each owner checks its share of the files."""
         request = Request(step=step, readonly=True)
         with self.line.call() as call:
-            facts = {"step": step, "level": level}
+            facts = {"path": self.directory.path, "step": step, "level": level}
             chosen = self._together(call, "verify", facts, lambda: self.lineage.choose(request))
             if chosen["fresh"]:
                 return Report((), level, ())

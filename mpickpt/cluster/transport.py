@@ -22,8 +22,14 @@ _HOST_BYTES: Final = 64
 _MARK_BYTES: Final = 8
 #: In front of each part: whether more follow, and the receiver's mark.
 _HEAD: Final = 1 + _MARK_BYTES
+#: How a message begins: what of it follows, or that nothing follows on this edge any more.
+_LAST: Final = b"\0"
+_MORE: Final = b"\1"
+_GOODBYE: Final = b"\2"
 #: MPI counts are 32-bit in many libraries; a longer message travels in parts.
 _PART: Final = 64 << 20
+#: What a transport could not send before it was closed: the other owner is stopped, or gone.
+_STUCK: Final[list[Any]] = []
 
 
 class Transport(Protocol):
@@ -99,6 +105,7 @@ class MpiTransport:
         self.hosts, self._marks = self._introduce(neighbours)
         self._sending: list[tuple[MPI.Request, bytes]] = []
         self._partial: dict[int, list[bytes]] = {}
+        self._left: set[int] = set()
         self._dead: frozenset[int] = frozenset()
 
     def _introduce(self, neighbours: Sequence[int]) -> tuple[dict[int, str], dict[int, bytes]]:
@@ -119,15 +126,17 @@ class MpiTransport:
         """Begin to send, a long message in parts."""
         for start in range(0, max(1, len(message)), _PART):
             last = start + _PART >= len(message)
-            part = (b"\0" if last else b"\1") + self._marks[role] + message[start : start + _PART]
-            if role in self._dead:
-                return
-            try:
-                request = self._graph.Isend([part, self._mpi.BYTE], role, _TAG)
-            except self._mpi.Exception as error:
-                self._learn(error)
-                return
-            self._sending.append((request, part))
+            self._post(role, (_LAST if last else _MORE) + self._marks[role] + message[start : start + _PART])
+
+    def _post(self, role: int, part: bytes) -> None:
+        if role in self._dead:
+            return
+        try:
+            request = self._graph.Isend([part, self._mpi.BYTE], role, _TAG)
+        except self._mpi.Exception as error:
+            self._learn(error)
+            return
+        self._sending.append((request, part))
 
     def poll(self) -> list[tuple[int, bytes]]:
         """Receive all that has arrived, and reap what has been sent."""
@@ -146,8 +155,11 @@ class MpiTransport:
                 continue
             if buffer[1:_HEAD] != self._mark:
                 continue  # meant for a transport that was freed
+            if buffer[:1] == _GOODBYE:
+                self._left.add(source)
+                continue
             self._partial.setdefault(source, []).append(bytes(memoryview(buffer)[_HEAD:]))
-            if buffer[0] == 0:
+            if buffer[:1] == _LAST:
                 arrived.append((source, b"".join(self._partial.pop(source))))
         self._reap()
         return arrived
@@ -179,12 +191,19 @@ class MpiTransport:
         return self._dead
 
     def close(self, patience: float) -> None:
-        """Reap, then free the communicator unless a send is stuck."""
+        """Take leave, then free the communicator, unless a message may still be on its way.
+
+        To free one of which messages are unreceived is an error that shows late: the library gives its context to
+        another communicator, and loses messages of that one. Nothing follows a neighbour's goodbye on its edge.
+        """
         end = time.monotonic() + patience
-        self._reap()
-        while self._sending and time.monotonic() < end:
+        for role, mark in self._marks.items():
+            self._post(role, _GOODBYE + mark)
+        self.poll()
+        while (self._sending or not self._left >= self._marks.keys()) and time.monotonic() < end:
             time.sleep(0.001)
-            self._reap()
-        if not self._sending and not self._dead:
-            # Freeing is collective by the standard and local in practice; with a send in flight it would wait.
+            self.poll()
+        if self._sending:
+            _STUCK.append(self._sending)  # MPI may read the buffers until it is finalized
+        elif self._left >= self._marks.keys() and not self._dead:
             self._graph.Free()

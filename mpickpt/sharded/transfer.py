@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-import numpy as np
-
 from mpickpt.checkpointer import Checkpointer
 from mpickpt.cluster.wiring import Wiring
 from mpickpt.errors import CheckpointError, ContractError, FormatError, NotFoundError, PlacementError, StateError
@@ -17,12 +15,12 @@ from mpickpt.sharded.manifest import ShardManifest
 from mpickpt.state import values
 from mpickpt.state.capture import Restored
 from mpickpt.state.contract import Contract, side_by_side
-from mpickpt.state.dtypes import dtype_of
 from mpickpt.state.policy import policy_of, refusing
 from mpickpt.state.rebuild import build, check_containers
 from mpickpt.state.region import Box, Schema
 from mpickpt.store.generation import Generation, Want
 from mpickpt.store.inspect import open_store
+from mpickpt.store.reader import memory_for
 from mpickpt.store.threads import Pool
 
 _THREADS: Final = 4
@@ -254,7 +252,7 @@ def _state(generation: Generation, rank: int, held: Held, refuses: Callable[[str
         if region.shape is None:
             opaque.append(ordinal)
             continue
-        arrays[name] = [np.empty(box.shape, dtype_of(region.dtype)) for box in boxes]
+        arrays[name] = [memory_for(region, box) for box in boxes]
         wants += [Want(ordinal, box, out) for box, out in zip(boxes, arrays[name], strict=True) if not box.empty]
     found = generation.read(wants, opaque, role=rank, refuses=refuses)
     missing = sorted(set(opaque) - found.keys())

@@ -19,7 +19,7 @@ from blake3 import blake3
 from mpickpt import digest
 from mpickpt.errors import CoverageError
 from mpickpt.state.fault import Claim, Fault, diagnose, find_fault
-from mpickpt.state.region import MAX_CUTS, Box, Region, Schema
+from mpickpt.state.region import MAX_CUTS, MAX_NDIM, Box, Region, Schema
 
 if TYPE_CHECKING:
     from mpickpt.state.capture import Capture, Holding
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MASK: Final = (1 << 256) - 1
 POINT: Final = Box((), ())  # the one box of a value
+_NUMBERS: Final = [struct.Struct(f"<{count}Q") for count in range(2 + MAX_NDIM)]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -45,7 +46,7 @@ def weight_sum(start: int, stop: int) -> int:
 @lru_cache(maxsize=1 << 16)
 def corner(ordinal: int, coordinates: tuple[int, ...]) -> int:
     """Give the digest of one corner of a region as a 256-bit number."""
-    data = struct.pack(f"<{1 + len(coordinates)}Q", ordinal, *coordinates)
+    data = _NUMBERS[1 + len(coordinates)].pack(ordinal, *coordinates)
     return int.from_bytes(digest.digest("blake3", "corner", data), "little")
 
 
@@ -62,10 +63,9 @@ def _outside(ordinal: int, shape: tuple[int, ...], box: Box) -> CoverageError:
     )
 
 
-def _corners(ordinal: int, shape: tuple[int, ...], box: Box) -> int:
+def _signed(ordinal: int, shape: tuple[int, ...], box: Box) -> list[tuple[int, tuple[int, ...]]]:
+    """Give the corners of a box that count, each with its sign; none of an empty box."""
     lo, hi = box.lo, box.hi
-    if hi == shape and len(lo) == len(shape) and not any(lo):
-        return _whole(ordinal, shape)
     if not len(lo) == len(hi) == len(shape):
         raise _outside(ordinal, shape, box)
     cuts = []
@@ -84,11 +84,15 @@ def _corners(ordinal: int, shape: tuple[int, ...], box: Box) -> int:
             found=f"lo {lo}, hi {hi} of {shape}",
         )
     if empty:
-        return 0  # its corners cancel
+        return []  # its corners cancel
     signed = [(1, lo)]
     for axis in cuts:
         signed += [(-sign, (*point[:axis], hi[axis], *point[axis + 1 :])) for sign, point in signed]
-    return sum(sign * corner(ordinal, point) for sign, point in signed)
+    return signed
+
+
+def _corners(ordinal: int, shape: tuple[int, ...], box: Box) -> int:
+    return sum(sign * corner(ordinal, point) for sign, point in _signed(ordinal, shape, box))
 
 
 def corners(ordinal: int, shape: tuple[int, ...], boxes: Sequence[Box]) -> int:
@@ -135,16 +139,20 @@ def cover_of(schema: Schema, pieces: Iterable[tuple[int, Box]]) -> int:
     CoverageError
         If a box leaves its region or has more than 2**16 corners; with the region's name.
     """
-    total = 0
+    # Where two pieces meet, their corners cancel: counted first, most of them need not be hashed.
+    counts: dict[tuple[int, tuple[int, ...]], int] = {}
     for ordinal, box in pieces:
         region = schema[ordinal]
         if region.kind != "per_owner":
             try:
-                total += _corners(ordinal, shape_of(region), box)
+                signed = _signed(ordinal, shape_of(region), box)
             except CoverageError as error:
                 error.region = region.name
                 raise
-    return total & MASK
+            for sign, point in signed:
+                key = ordinal, point
+                counts[key] = counts.get(key, 0) + sign
+    return sum(count * corner(*key) for key, count in counts.items() if count) & MASK
 
 
 def expected_cover(schema: Schema) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mpickpt.state.declare import Entry
 
 MAX_DIFFERENCES: Final = 20
+_ADVICE: Final = "declare these alike on all owners; what is different at each owner is a PerOwner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class _Difference:
     right: str
     other: int
     region: str | None
+    advice: str
 
 
 def _text(value: object) -> str:
@@ -59,7 +61,10 @@ class Differences:
         """
         left, right = _text(mine), _text(theirs)
         text = f"{what}: {f'{name} ' if name else ''}{left} at owner {first}, {right} at owner {other}"
-        self._found.setdefault((what, name, right), _Difference(text, left, first, right, other, region))
+        advice = f"give all owners the same {what}" if region is None else _ADVICE
+        if name and region is None:
+            left, right = f"{name} {left}", f"{name} {right}"
+        self._found.setdefault((what, name, right), _Difference(text, left, first, right, other, region, advice))
 
     def entries(self, mine: Entry, theirs: Entry) -> None:
         """Note in what two declarations of one region differ."""
@@ -114,5 +119,5 @@ class Differences:
             roles=(one.first, one.other),
             expected=f"{one.left} (owner {one.first})",
             found=f"{one.right} (owner {one.other})",
-            advice="declare these alike on all owners; what is different at each owner is a PerOwner",
+            advice=one.advice,
         )

@@ -156,7 +156,13 @@ class _Walker:
 
     def enter(self, x: Any, name: str, depth: int) -> None:
         if id(x) in self.within:
-            raise StateError("a container holds itself", region=name, found=type(x).__name__)
+            raise StateError(
+                "a container holds itself",
+                region=name,
+                expected="containers without cycles",
+                found=type(x).__name__,
+                advice="leave the reference to an outer container out of the state",
+            )
         if depth >= MAX_DEPTH:
             raise StateError("containers are nested too deeply", region=name, expected=f"at most {MAX_DEPTH} levels")
         self.within.add(id(x))
@@ -328,6 +334,7 @@ class _Walker:
                 expected=f"shape {box.shape}: rows [{box.lo[0]}, {box.hi[0]}) of {x.length}, as owner {self.role} "
                 f"of {self.owners}",
                 found=f"shape {shape}",
+                advice="give the rows shares(length, owners)[rank] of the whole array",
             )
         region = Region(name, dtype, (x.length, *shape[1:]), "array", rule)
         array: Any = x.array

@@ -47,6 +47,7 @@ def read(generator: Generator, region: str | None = None) -> tuple[str, Any]:
         region=region,
         expected="random.Random, or a NumPy generator over " + ", ".join(_BIT_GENERATORS),
         found=type(generator).__name__,
+        advice="train with one of these, or leave it out of the state",
     )
 
 

@@ -10,6 +10,12 @@ from mpickpt.errors import MomentError, StateError
 
 LIMIT: Final = 1 << 63  # a commitment writes each as a signed 64-bit number
 
+_ADVICE: Final = {
+    "step": "give the number of optimizer updates done so far",
+    "cursor": "give the number of inputs that all owners together have consumed so far",
+    "epoch": "count continuations from 1",
+}
+
 
 def _number(value: object, field: str) -> int:
     try:
@@ -17,9 +23,13 @@ def _number(value: object, field: str) -> int:
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise StateError(f"{field} is no whole number", expected="an int >= 0", found=repr(value)[:100]) from None
+        raise StateError(
+            f"{field} is no whole number", expected="an int >= 0", found=repr(value)[:100], advice=_ADVICE[field]
+        ) from None
     if not 0 <= number < LIMIT:
-        raise StateError(f"{field} is out of range", expected="0 <= value < 2**63", found=repr(value)[:100])
+        raise StateError(
+            f"{field} is out of range", expected="0 <= value < 2**63", found=repr(value)[:100], advice=_ADVICE[field]
+        )
     return number
 
 

@@ -23,7 +23,7 @@ Kind: TypeAlias = Literal["array", "per_owner", "value"]
 MAX_CUTS: Final = 16
 """Axes that one box may cut before their ends: coverage counts at most 2**16 corners a box."""
 _MAX_BYTES: Final = 1 << 62
-_MAX_NDIM: Final = 64
+MAX_NDIM: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class Box:
                     region=region,
                     expected=f"within shape {tuple(shape)}",
                     found=f"[{self.text()}]",
+                    advice="check `at`, `shape` and the array's own shape",
                 )
             cuts += hi < length
         if cuts > MAX_CUTS:
@@ -313,7 +314,7 @@ def _region(name: str, entry: object, path: str | None) -> Region:
         return Region(name, dtype, None, kind)
     if not isinstance(dtype, str) or dtype not in dtypes.NAMES:
         raise refuse("its dtype", dtype)
-    if not isinstance(shape, list) or len(shape) > _MAX_NDIM or not all(_whole_number(n, _MAX_BYTES) for n in shape):
+    if not isinstance(shape, list) or len(shape) > MAX_NDIM or not all(_whole_number(n, _MAX_BYTES) for n in shape):
         raise refuse("its shape", shape)
     if math.prod(n for n in shape if n) * dtypes.itemsize(dtype) >= _MAX_BYTES:
         raise refuse("its size", shape)

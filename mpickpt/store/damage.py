@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from mpickpt.errors import CheckpointError, IntegrityError, NotFoundError
 from mpickpt.format.manifest import Manifest
-from mpickpt.format.records import Claim
+from mpickpt.format.names import attempt_name, claim_name
+from mpickpt.format.records import Claim, Void
 from mpickpt.store.lineage import RootName
 
 if TYPE_CHECKING:
@@ -80,6 +81,22 @@ def _check_run(directory: Directory, claims: list[Claim]) -> None:
     run = directory.run.run
     for claim in claims:
         if claim.run != run:
-            raise IntegrityError(
-                "a claim is of another run than run.json", path=directory.epochs_path, expected=run, found=claim.run
-            )
+            path = os.path.join(directory.epochs_path, claim_name(claim.epoch))
+            raise IntegrityError("a claim is of another run than run.json", path=path, expected=run, found=claim.run)
+
+
+def check_place(name: str, found: Manifest | Void, path: str, run: str | None) -> None:
+    """Refuse what stands under a root's name and belongs elsewhere: to another attempt, or to another run than `run`.
+
+    Raises
+    ------
+    IntegrityError
+    """
+    if isinstance(found, Void):
+        says = found.attempt
+    else:
+        says = attempt_name(found.prefix.step, found.prefix.epoch, found.prefix.attempt)
+        if run is not None and found.prefix.run != run:
+            raise IntegrityError("a root is of another run", path=path, expected=run, found=found.prefix.run)
+    if says != name.removesuffix(".json"):
+        raise IntegrityError("a root is of another attempt than its name says", path=path, expected=name, found=says)

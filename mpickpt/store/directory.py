@@ -7,14 +7,15 @@ docs/format.md says what is damage and what is only worth a warning.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections.abc import Container, Iterable
 from typing import Final
 
-from mpickpt.errors import CheckpointError, IntegrityError, NotFoundError, StateError, from_record
+from mpickpt.errors import CheckpointError, NotFoundError, StateError, StoreError, from_record
 from mpickpt.format.fields import FORMAT
 from mpickpt.format.manifest import Manifest, decode_root
-from mpickpt.format.names import attempt_name, claim_name, parse_root_name
+from mpickpt.format.names import claim_name, parse_root_name
 from mpickpt.format.records import Claim, RunInfo, Void, record
 from mpickpt.store import claims, commit, damage, filesystem, keeping, opening
 from mpickpt.store.commit import Way
@@ -141,6 +142,11 @@ class Directory:
             self._run = opening.read_run(self)
         return self._run
 
+    @functools.cached_property
+    def own_run(self) -> str | None:
+        """The run's id where run.json or a claim tells it: no root of another run is taken for one of this store."""
+        return opening.own_run(self)
+
     # ------------------------------------------------------------------ roots
 
     def roots(self, fresh: bool = False) -> list[RootName]:
@@ -193,7 +199,8 @@ class Directory:
         NotFoundError
             If it is not there.
         IntegrityError
-            If it is damaged, another one than `digest` names, or of another moment than its name says.
+            If it is damaged, another one than `digest` names, of another moment than its name says, or, where no
+            `digest` vouches for it, of another run than this store's.
         FormatError
             If it is malformed or of a newer format.
         StoreError
@@ -205,14 +212,7 @@ class Directory:
         except FileNotFoundError as error:
             raise NotFoundError("the generation is gone, or never was", path=path) from error
         found = decode_root(data, path, digest=digest)
-        if isinstance(found, Void):
-            says = found.attempt
-        else:
-            says = attempt_name(found.prefix.step, found.prefix.epoch, found.prefix.attempt)
-        if says != name.removesuffix(".json"):
-            raise IntegrityError(
-                "a root is of another attempt than its name says", path=path, expected=name, found=says
-            )
+        damage.check_place(name, found, path, None if digest else self.own_run)
         self._kinds[name] = isinstance(found, Manifest)
         return found
 
@@ -257,7 +257,7 @@ class Directory:
             self._kinds[name] = True
         return published
 
-    def void(self, name: str, error: CheckpointError) -> CheckpointError | None:
+    def void(self, name: str, error: CheckpointError) -> CheckpointError | str:
         """End an attempt for good, or learn that it is published: whichever file exists decides.
 
         Parameters
@@ -269,9 +269,8 @@ class Directory:
 
         Returns
         -------
-        CheckpointError or None
-            What the void record there says, this one's or another's; None if the root stands there, synced by this
-            call.
+        CheckpointError or str
+            What the void record there says, this one's or another's; or the digest of the root there, synced by this.
 
         Raises
         ------
@@ -279,11 +278,16 @@ class Directory:
             If the store cannot answer.
         """
         mine = Void(attempt=name.removesuffix(".json"), error_record=error.to_record())
-        if self.publish(self.roots_path, name, mine.encode()[0]):
-            return from_record(mine.error_record)
+        try:
+            if self.publish(self.roots_path, name, mine.encode()[0]):
+                return from_record(mine.error_record)
+        except StoreError as trouble:
+            # A disk may be too full for a void and still tell what stands there.
+            if commit.was_published(trouble) or not os.path.lexists(self.root_path(name)):
+                raise
         found = self.read_root(name)
         self.sync_root(name)
-        return found.error if isinstance(found, Void) else None
+        return found.error if isinstance(found, Void) else found.digest
 
     def sync_root(self, name: str) -> None:
         """Sync a root and its directory, for whoever finds it there and relies on it.

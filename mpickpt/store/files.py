@@ -37,13 +37,15 @@ def open_regular(path: str, what: str) -> tuple[int, int]:
     FileNotFoundError
         If nothing is there: what that means, the caller knows.
     IntegrityError
-        If it is no regular file. A FIFO is not waited for.
+        If it is no regular file, or a link to nothing. A FIFO is not waited for.
     StoreError
         If it cannot be opened.
     """
     try:
         fd = os.open(path, _READ)
     except (FileNotFoundError, NotADirectoryError) as error:
+        if os.path.islink(path):
+            raise IntegrityError(f"{what} is a link to nothing", path=path) from error
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, a device without a driver

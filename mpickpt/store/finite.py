@@ -60,6 +60,11 @@ class Scan:
         return nonfinite_error(entry.spec, (offset - entry.offset) // dtype.itemsize, value, self._layout.role)
 
 
+def allowing(region: str) -> str:
+    """Say how NaN and infinities are allowed in a region."""
+    return f"if it is meant, allow it with nonfinite={{{region!r}: 'allow'}}"
+
+
 def nonfinite_error(spec: PieceSpec, flat: int, value: object, role: int | None) -> NonFiniteError:
     """Say where the first non-finite value of a piece is: `flat` is its place in the piece, in C order."""
     inside = np.unravel_index(flat, spec.box.shape) if spec.box.shape else ()
@@ -70,7 +75,7 @@ def nonfinite_error(spec: PieceSpec, flat: int, value: object, role: int | None)
         role=role,
         expected="finite values",
         found=f"{value} at index {index}",
-        advice="allow it for this region with nonfinite={'REGION': 'allow'}, if it is meant",
+        advice=allowing(spec.region),
     )
 
 
@@ -139,5 +144,5 @@ def check_finite_values(schema: Schema, opaque: Mapping[int, bytes], refuses: Ca
                 path=path,
                 expected="finite numbers",
                 found="a NaN or an infinity in it",
-                advice="allow it for this region with nonfinite={'REGION': 'allow'}, if it is meant",
+                advice=allowing(name),
             )

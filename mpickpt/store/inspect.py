@@ -7,20 +7,17 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from mpickpt.errors import CheckpointError, EpochError, NotFoundError, SchemaError, StateError
 from mpickpt.format.manifest import Manifest
 from mpickpt.format.records import Void
 from mpickpt.state.capture import Restored
-from mpickpt.state.dtypes import dtype_of
 from mpickpt.state.rebuild import build, check_containers
 from mpickpt.state.region import Box
 from mpickpt.state.values import decode
 from mpickpt.store import report
 from mpickpt.store.directory import Directory, RootName
 from mpickpt.store.generation import Generation, Want
-from mpickpt.store.reader import check_level
+from mpickpt.store.reader import check_level, memory_for
 from mpickpt.store.report import DAMAGED, LIVE, ORPHANED, Report, Verdict
 from mpickpt.store.verdicts import verdicts_of_root, verdicts_of_store
 
@@ -256,8 +253,9 @@ class Store:
         SchemaError
             If there is no region of one of the `names`; all such are listed.
         CheckpointError
-            As `open`, and whatever verification finds: IntegrityError, FormatError.
+            As `check` and `open`, and whatever verification finds: IntegrityError, FormatError.
         """
+        self.check()
         generation = self.open(step)
         schema = generation.schema
         if names is None:
@@ -313,13 +311,20 @@ class Store:
                 return Report(tuple(verdicts), level)
             raise
         except CheckpointError:  # claims that cannot be read, told above: the lineage is not known
-            chosen = [root for root in self._directory.roots() if step is None or root.step == step][-1:]
+            chosen = [root for root in self._listed() if step is None or root.step == step][-1:]
         return self._report(chosen, verdicts, level)
 
     def verify_all(self, level: str = "full") -> Report:
         """Check every file of every generation, orphaned ones and void records too; see `verify`."""
         check_level(level)
-        return self._report(self._directory.roots(), verdicts_of_store(self._directory), level)
+        return self._report(self._listed(), verdicts_of_store(self._directory), level)
+
+    def _listed(self) -> list[RootName]:
+        """List the roots; none where the list itself cannot be read, which the store's verdicts tell."""
+        try:
+            return self._directory.roots()
+        except CheckpointError:
+            return []
 
     def _report(self, roots: list[RootName], verdicts: list[Verdict], level: str) -> Report:
         checked = []
@@ -358,9 +363,10 @@ def _read_whole(generation: Generation, ordinals: list[int]) -> Restored:
     for ordinal in ordinals:
         region = schema[ordinal]
         if region.shape is not None:
-            array = np.empty(region.shape, dtype_of(region.dtype))
+            box = Box.whole(region.shape)
+            array = memory_for(region, box)
             if array.size:
-                wants.append(Want(ordinal, Box.whole(region.shape), array))
+                wants.append(Want(ordinal, box, array))
             restored.arrays[region.name] = [array]
         elif region.kind == "value":
             values.append(ordinal)

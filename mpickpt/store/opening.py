@@ -93,6 +93,22 @@ def read_run(directory: Directory) -> RunInfo:
     return RunInfo(format=FORMAT, run=run, created="unknown")
 
 
+def own_run(directory: Directory) -> str | None:
+    """Give the run's id as run.json or the newest claim tells it; None where neither can be read."""
+    path = directory.run_path
+    try:
+        return RunInfo.decode(read_record(path, "run.json"), path).run
+    except FileNotFoundError:
+        pass
+    except CheckpointError:
+        return None
+    try:
+        newest = directory.newest_claim()
+    except CheckpointError:
+        return None
+    return None if newest is None else newest.run
+
+
 def known_run(directory: Directory) -> str | None:
     """Give the run's id as claims or roots tell it."""
     newest = directory.newest_claim()

@@ -6,6 +6,7 @@ then the header itself, then header against record. So damage is named as damage
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from mpickpt import _native, digest
-from mpickpt.errors import FormatError, IntegrityError, StateError
+from mpickpt.errors import FormatError, IntegrityError, StateError, StoreError
 from mpickpt.format.layout import CRC_BYTES, DIGEST_BYTES, Entry, Layout
 from mpickpt.format.manifest import Prefix, ShardRecord
 from mpickpt.format.shard import agree, chunk_digest, head_size, locate_tables, parse, verify_tables
 from mpickpt.state import dtypes
-from mpickpt.state.region import Box, Schema, flat_boxes
+from mpickpt.state.region import Box, Region, Schema, flat_boxes
 from mpickpt.store.files import open_regular, read_exact
 from mpickpt.store.source import GRAIN, flat_bytes
 from mpickpt.store.threads import Buffers
@@ -48,6 +49,28 @@ class Want:
     ordinal: int
     box: Box
     out: np.ndarray[Any, Any]
+
+
+def memory_for(region: Region, box: Box) -> np.ndarray[Any, Any]:
+    """Make a private destination: the memory for a box of an array region.
+
+    Raises
+    ------
+    StoreError
+        If there is no such memory (ENOMEM): the region is greater than this machine, or a forged schema says so.
+    """
+    dtype = dtypes.dtype_of(region.dtype)
+    try:
+        return np.empty(box.shape, dtype)
+    except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can tell
+        raise StoreError(
+            "there is no memory for a region",
+            errno=errno.ENOMEM,
+            region=region.name,
+            expected=f"{box.size * dtype.itemsize} bytes, for [{box.text()}] of {region.dtype}",
+            unharmed="the store and all arrays",
+            advice="read a part of it, or restore it on more owners",
+        ) from error
 
 
 def check_level(level: str) -> str:

@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -30,6 +32,15 @@ class _Task:
             self.future.set_exception(error)
 
 
+def finished(future: Future[Any], seconds: float) -> bool:
+    """Wait for a future for at most so long; tell whether it has ended, well or not."""
+    try:
+        future.exception(seconds)
+    except (futures.TimeoutError, futures.CancelledError):
+        return future.done()
+    return True
+
+
 class Pool:
     """A fixed number of daemon threads that run tasks in the order in which they were submitted.
 
@@ -46,6 +57,8 @@ class Pool:
         self.name = name
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._busy: set[threading.Thread] = set()
+        self._count = itertools.count()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -58,19 +71,39 @@ class Pool:
                 future.set_running_or_notify_cancel()
                 return future
             self._tasks.put(_Task(future, fn, args))
-            if len(self._threads) < self.size:
-                thread = threading.Thread(target=self._work, name=f"{self.name}-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._start(1)
         return future
 
+    def _start(self, count: int) -> None:
+        """Start so many threads, as far as there may be; the lock is held."""
+        for _ in range(min(count, self.size - len(self._threads))):
+            thread = threading.Thread(target=self._work, name=f"{self.name}-{next(self._count)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
     def _work(self) -> None:
+        me = threading.current_thread()
         while (task := self._tasks.get()) is not None:
+            with self._lock:
+                self._busy.add(me)
             task.run()
             del task  # a waiting thread must hold no buffer of its last task
+            with self._lock:
+                self._busy.discard(me)
+                if me not in self._threads:
+                    return
+
+    def renew(self) -> None:
+        """Leave threads that are at work to themselves; what comes gets others in their place.
+
+        A thread that hangs in a file system may never come back; one that comes back ends.
+        """
+        with self._lock:
+            self._threads = [thread for thread in self._threads if thread not in self._busy]
+            self._start(self._tasks.qsize())
 
     def close(self, timeout: float | None = None) -> None:
-        """Cancel what has not begun, and wait for what runs: at most `timeout` seconds a thread, if given."""
+        """Cancel what has not begun, and wait for what runs: at most `timeout` seconds in all, if given."""
         with self._lock:
             self._closed = True
             while True:
@@ -83,9 +116,10 @@ class Pool:
             for _ in self._threads:
                 self._tasks.put(None)
             threads, self._threads = self._threads, []
+        end = None if timeout is None else time.monotonic() + timeout
         for thread in threads:
             if thread is not threading.current_thread():
-                thread.join(timeout)
+                thread.join(None if end is None else max(0.0, end - time.monotonic()))
 
     def __enter__(self) -> Pool:
         return self

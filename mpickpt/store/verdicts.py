@@ -37,7 +37,8 @@ def verdicts_of_store(directory: Directory) -> list[Verdict]:
         directory.check()
     except CheckpointError as error:
         told = relative(directory, error.path)
-        if not any(verdict.path == told for verdict in found):  # else the file's own verdict says it
+        if not any(verdict.path == told and not verdict.ok for verdict in found):  # else the file's own says it
+            found = [verdict for verdict in found if verdict.path != told]
             found.append(Verdict(told, False, error))
     return found
 

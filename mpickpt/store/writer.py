@@ -15,10 +15,11 @@ writer that fails or is cancelled removes its file, for a full disk must not sta
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpickpt import _native, digest
@@ -51,13 +52,29 @@ class Progress:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._done = 0
-        self.syncing = False
+        self._syncing = 0
         self.cancelled = False
 
     @property
     def done(self) -> int:
         """Bytes of payload done."""
         return self._done
+
+    @property
+    def syncing(self) -> int:
+        """How many syncs are in flight: several files may be at that at once."""
+        return self._syncing
+
+    @contextlib.contextmanager
+    def sync(self) -> Iterator[None]:
+        """Say, for the length of a with-block, that a sync is in flight, which may take long."""
+        with self._lock:
+            self._syncing += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._syncing -= 1
 
     def add(self, count: int) -> None:
         """Count `count` bytes more."""
@@ -234,20 +251,18 @@ class ShardWriter:
             self.progress.check()
             _native.pwrite_all(self._fd, self._digests + self._crcs, layout.tables_offset)
             reach("writer.written")
-            self.progress.syncing = True
-            _native.fsync(self._fd)
-            reach("writer.synced")
-            with self._lock:
-                self._closed = True
-                fd, self._fd = self._fd, -1
-            os.close(fd)
+            with self.progress.sync():
+                _native.fsync(self._fd)
+                reach("writer.synced")
+                with self._lock:
+                    self._closed = True
+                    fd, self._fd = self._fd, -1
+                os.close(fd)
         except BaseException as error:
             self.abandon()
             if isinstance(error, OSError):
                 raise store_error(error, "sync of a shard", self.path, layout.file_bytes) from error
             raise
-        finally:
-            self.progress.syncing = False
         return layout.file_bytes, shard_digest(layout.algorithm, layout.head, self._digests, self._crcs)
 
     def abandon(self) -> None:

@@ -159,12 +159,12 @@ def test_progress_counts_payload(tmp_path: Path, pool: Pool) -> None:
     arrays = {"w": np.arange(1000, dtype=np.float32)}
     schema = shardkit.array_schema(arrays)
     progress = Progress()
-    syncing: list[bool] = []
+    syncing: list[int] = []
     failpoints.hook = lambda name: syncing.append(progress.syncing) if name == "writer.synced" else None
     shardkit.write(tmp_path / "0", schema, shardkit.whole_pieces(schema, arrays), progress=progress, pool=pool)
     assert progress.done == 4000
-    assert syncing == [True]
-    assert progress.syncing is False
+    assert syncing == [1]
+    assert progress.syncing == 0
 
 
 # ---------------------------------------------------------------------- refusals

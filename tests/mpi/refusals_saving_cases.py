@@ -1,0 +1,1098 @@
+"""Every way in which a save is refused, made to happen on real owners; test_refusals_saving.py says what must come."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import rank
+from scene import LENGTH, Model, Scene, at, failing, patched
+
+import mpickpt
+from mpickpt import Contract, PerOwner, Sharded, Split, Value, _native
+from mpickpt.cluster import publish
+from mpickpt.cluster.channel import Call, Kind
+from mpickpt.errors import StoreError
+from mpickpt.format.commitment import Commitment
+from mpickpt.store.directory import Directory
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+# --- owners differ
+
+
+@rank.case
+@at(2, 3, 5)
+def another_shape(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner has one number more in a replicated array."""
+    with Scene(comm, directory) as scene:
+        return scene.save({**scene.good(3), "w": np.zeros(7 if scene.role == scene.last else 6)})
+
+
+@rank.case
+@at(3)
+def another_dtype(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner splits in float64 what the others split in float32."""
+    with Scene(comm, directory) as scene:
+        dtype = "float64" if scene.role == scene.last else "float32"
+        return scene.save({**scene.good(3), "m": Split(np.zeros(len(scene.rows()), dtype), length=LENGTH)})
+
+
+@rank.case
+@at(3)
+def another_kind(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A name is a value at owner 0 and of each owner's own at the others."""
+    with Scene(comm, directory) as scene:
+        return scene.save({**scene.good(3), "lr": 0.1 if scene.role == 0 else PerOwner(0.1)})
+
+
+@rank.case
+@at(3)
+def sharded_at_one_owner_and_replicated_at_another(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The same shape and dtype, but not held in the same way."""
+    with Scene(comm, directory) as scene:
+        w = np.zeros(6)
+        return scene.save({**scene.good(3), "w": Sharded(w, shape=(6,), at=(0,)) if scene.role == 1 else w})
+
+
+@rank.case
+@at(3)
+def another_number_of_copies(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Owner 1 believes that there are two copies."""
+    with Scene(comm, directory) as scene:
+        replica = (1, 2) if scene.role == 1 else (0, 1)
+        box = Sharded(np.zeros((1, 4)), shape=(3, 4), at=(scene.role, 0), replica=replica)
+        return scene.save({**scene.good(3), "box": box})
+
+
+@rank.case
+@at(3)
+def another_container(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A list at owner 0, a tuple at the others."""
+    with Scene(comm, directory) as scene:
+        inner = [np.zeros(2)] if scene.role == 0 else (np.zeros(2),)
+        return scene.save({**scene.good(3), "inner": inner})
+
+
+@rank.case
+@at(3)
+def thirty_regions_differ(comm: MPI.Intracomm, directory: Path) -> Any:
+    """More differences than anybody reads."""
+    with Scene(comm, directory) as scene:
+        size = 3 if scene.role == 1 else 2
+        return scene.save({**scene.good(3), "many": {f"{k:02}": np.zeros(size) for k in range(30)}})
+
+
+@rank.case
+@at(2, 3, 5)
+def another_step(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner is a step behind."""
+    with Scene(comm, directory) as scene:
+        return scene.save(scene.good(3), step=4 if scene.role == scene.last else 3)
+
+
+@rank.case
+@at(3)
+def another_cursor(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner has counted its own inputs only."""
+    with Scene(comm, directory) as scene:
+        return scene.save(scene.good(3), cursor=30 // (1 + (scene.role == scene.last)))
+
+
+@rank.case
+@at(5)
+def step_and_cursor_of_each_owner_its_own(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Every owner has another step and another cursor."""
+    with Scene(comm, directory) as scene:
+        return scene.save(scene.good(3), step=3 + scene.role, cursor=30 + scene.role)
+
+
+def _opened(comm: MPI.Intracomm, directory: Path, **options: Any) -> Any:
+    """Save through a second Checkpointer, whose options are this owner's own."""
+    with Scene(comm, directory) as scene:
+        ckpt = scene.open(**options)
+        state = scene.good(3)
+        return scene.refused(lambda: ckpt.save(state, step=3, cursor=30).root, state)
+
+
+@rank.case
+@at(3)
+def another_contract(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner was started with another rate, and without a field of the numerics."""
+    last = comm.Get_rank() == comm.Get_size() - 1
+    contract = Contract(identity={"lr": 0.2 if last else 0.1}, numerics={} if last else {"sum": "tree"})
+    return _opened(comm, directory, contract=contract)
+
+
+@rank.case
+@at(3)
+def other_options(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Owner 1 gathers, has another digest and allows NaN."""
+    odd = comm.Get_rank() == 1
+    options: dict[str, Any] = {"write": "gather", "digest": "sha256", "nonfinite": "allow"} if odd else {}
+    return _opened(comm, directory, **options)
+
+
+@rank.case
+@at(2, 3)
+def another_path(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner names another directory."""
+    with Scene(comm, directory) as scene:
+        there = directory / "elsewhere" if scene.role == scene.last else scene.path
+        ckpt = mpickpt.Checkpointer(there, comm, deadline=10.0)
+        scene.opened.append(ckpt)
+        state = scene.good(3)
+        found = scene.refused(lambda: ckpt.save(state, step=3, cursor=30).root, state)
+        found["elsewhere"] = (directory / "elsewhere").exists()
+        return found
+
+
+@rank.case
+@at(3)
+def a_path_that_is_another_directory_on_each_node(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The same name, but the last owner's is on its own disk: it does not see what owner 0 has made."""
+    with Scene(comm, directory) as scene:
+        state, real = scene.good(3), Directory.data_of
+
+        def local(self: Directory, name: str) -> str:
+            return real(self, name).replace("/run/", "/local/")
+
+        def save() -> str:
+            with patched(Directory, "data_of", local if scene.role == scene.last else real):
+                return scene.ckpt.save(state, step=3, cursor=30).root
+
+        return scene.refused(save, state)
+
+
+# --- boxes
+
+
+@rank.case
+@at(2, 3, 5)
+def a_gap(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Nobody holds the last row."""
+    with Scene(comm, directory) as scene:
+        box = Sharded(np.ones((1, 4)), shape=(scene.owners + 1, 4), at=(scene.role, 0))
+        return scene.save({**scene.good(3), "box": box})
+
+
+@rank.case
+@at(2, 3, 5)
+def an_overlap(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner holds two columns of row 0 as well."""
+    with Scene(comm, directory) as scene:
+        parts = [(np.ones((1, 4)), (scene.role, 0))]
+        if scene.role == scene.last:
+            parts.append((np.ones((1, 2)), (0, 1)))
+        return scene.save({**scene.good(3), "box": Sharded(parts, shape=(scene.owners, 4))})
+
+
+@rank.case
+@at(2, 3, 5)
+def a_shift_with_the_same_byte_count(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner's row is held where its neighbour's lies: as many bytes as there should be."""
+    with Scene(comm, directory) as scene:
+        row = scene.role - (scene.role == scene.last)
+        return scene.save({**scene.good(3), "box": Sharded(np.ones((1, 4)), shape=(scene.owners, 4), at=(row, 0))})
+
+
+@rank.case
+@at(2, 3)
+def a_copy_doubled_while_another_is_missing(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Owners 0 and 1 both hold copy 0 of two: as many bytes as there should be."""
+    with Scene(comm, directory) as scene:
+        box: Any = (np.ones((2, 2)), (0, 0))
+        held = Sharded([box] if scene.role < 2 else [], shape=(2, 2), dtype="float64", replica=(0, 2))
+        return scene.save({**scene.good(3), "copies": held})
+
+
+@rank.case
+@at(2, 3)
+def copies_in_different_boxes(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Both copies tile the region, but are not cut alike."""
+    with Scene(comm, directory) as scene:
+        parts: list[Any] = [[(np.ones((2, 2)), (0, 0))], [(np.ones((1, 2)), (0, 0)), (np.ones((1, 2)), (1, 0))]]
+        mine = parts[scene.role] if scene.role < 2 else []
+        replica = (min(scene.role, 1), 2)
+        return scene.save({**scene.good(3), "copies": Sharded(mine, shape=(2, 2), dtype="float64", replica=replica)})
+
+
+@rank.case
+@at(3)
+def a_box_that_leaves_its_region(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner's box ends behind the region."""
+    with Scene(comm, directory) as scene:
+        column = 1 if scene.role == scene.last else 0
+        return scene.save({**scene.good(3), "box": Sharded(np.ones((1, 4)), shape=(3, 4), at=(scene.role, column))})
+
+
+@rank.case
+@at(3)
+def a_split_that_is_not_this_owners_share(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Owner 1 gives one row less than the rule says."""
+    with Scene(comm, directory) as scene:
+        rows = len(scene.rows()) - (scene.role == 1)
+        return scene.save({**scene.good(3), "m": Split(np.zeros(rows, "float32"), length=LENGTH)})
+
+
+@rank.case
+@at(3)
+def a_gap_under_gather(comm: MPI.Intracomm, directory: Path) -> Any:
+    """As `a_gap`; owner 0 writes everything."""
+    with Scene(comm, directory, write="gather") as scene:
+        return scene.save({**scene.good(3), "box": Sharded(np.ones((1, 4)), shape=(4, 4), at=(scene.role, 0))})
+
+
+# --- copies
+
+
+def _differing(array: np.ndarray[Any, Any], index: tuple[int, ...], scene: Scene, value: Any) -> np.ndarray[Any, Any]:
+    """Put `value` into one place of the last owner's array."""
+    if scene.role == scene.last:
+        array[index] = value
+    return array
+
+
+@rank.case
+@at(2, 3, 5)
+def a_number_in_the_middle_of_a_big_array_differs(comm: MPI.Intracomm, directory: Path) -> Any:
+    """One of 1.5 million, far behind the first block."""
+    with Scene(comm, directory) as scene:
+        big = np.arange(1_500_000.0).reshape(1500, 1000)
+        return scene.save({**scene.good(3), "w": _differing(big, (1234, 567), scene, -1.0)})
+
+
+@rank.case
+@at(3)
+def a_float16_differs(comm: MPI.Intracomm, directory: Path) -> Any:
+    """In the smallest float of NumPy's own."""
+    with Scene(comm, directory) as scene:
+        return scene.save({**scene.good(3), "w": _differing(np.ones(70000, "float16"), (66000,), scene, 1.5)})
+
+
+@rank.case
+@at(3)
+def a_bfloat16_differs(comm: MPI.Intracomm, directory: Path) -> Any:
+    """In a float that NumPy has not."""
+    with Scene(comm, directory) as scene:
+        w = np.ones((3, 5), ml_dtypes.bfloat16)
+        return scene.save({**scene.good(3), "w": _differing(w, (2, 3), scene, 2.0)})
+
+
+@rank.case
+@at(3)
+def a_number_in_a_strided_array_differs(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The array is every second column of a transposed one: its index is the caller's, not memory's."""
+    with Scene(comm, directory) as scene:
+        w = np.zeros((400, 300), "int32").T[:, ::2]
+        return scene.save({**scene.good(3), "w": _differing(w, (299, 1), scene, 7)})
+
+
+@rank.case
+@at(3)
+def a_sign_of_zero_differs_in_a_big_endian_array(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Equal as numbers, not as bits; in memory the other way round."""
+    with Scene(comm, directory) as scene:
+        return scene.save({**scene.good(3), "w": _differing(np.zeros(6, ">f8"), (4,), scene, -0.0)})
+
+
+@rank.case
+@at(2, 3, 5)
+def a_value_differs(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A learning rate."""
+    with Scene(comm, directory) as scene:
+        return scene.save({**scene.good(3), "lr": 0.5 if scene.role == scene.last else 0.25})
+
+
+@rank.case
+@at(3)
+def a_number_deep_in_a_value_differs(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A tuple in a list in a dict: 1 and True are two values."""
+    with Scene(comm, directory) as scene:
+        odd = True if scene.role == scene.last else 1
+        return scene.save({**scene.good(3), "lr": Value({"plan": [("warm", 0.1), ("hold", odd)], "name": "x" * 300})})
+
+
+@rank.case
+@at(3)
+def a_long_value_differs_at_its_end(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A list too long to be shown."""
+    with Scene(comm, directory) as scene:
+        return scene.save({**scene.good(3), "lr": [*range(50000), int(scene.role == scene.last)]})
+
+
+@rank.case
+@at(2, 3)
+def two_copies_of_a_box_differ(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Hybrid sharding: owner 1's copy of the box has one other number."""
+    with Scene(comm, directory) as scene:
+        box = np.zeros((4, 4))
+        if scene.role == 1:
+            box[3, 2] = 5.0
+        parts: list[Any] = [(box, (4, 0))] if scene.role < 2 else []
+        rest: list[Any] = [(np.zeros((4, 4)), (0, 0))] if scene.role < 2 else []
+        copies = Sharded(parts + rest, shape=(8, 4), dtype="float64", replica=(min(scene.role, 1), 2))
+        return scene.save({**scene.good(3), "copies": copies})
+
+
+@rank.case
+@at(3)
+def a_number_differs_under_gather(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Owner 0 writes, but every copy is compared where it lies."""
+    with Scene(comm, directory, write="gather") as scene:
+        return scene.save({**scene.good(3), "w": _differing(np.zeros(6), (5,), scene, 1.0)})
+
+
+# --- commitments that lie
+
+
+def _save_lying(scene: Scene, lie: Callable[..., Commitment]) -> dict[str, Any]:
+    """Save while the last owner's commitment lies; the next save is honest."""
+    state = scene.good(3)
+
+    def save() -> str:
+        with patched(publish, "Commitment", lie if scene.role == scene.last else Commitment):
+            return scene.ckpt.save(state, step=3, cursor=30).root
+
+    return scene.refused(save, state)
+
+
+@rank.case
+@at(2, 3, 5)
+def a_commitment_of_another_role(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner says that it is owner 0."""
+    with Scene(comm, directory) as scene:
+        return _save_lying(scene, lambda **fields: Commitment(**{**fields, "role": 0}))
+
+
+@rank.case
+@at(2, 3, 5)
+def a_commitment_of_a_subtree_one_role_too_large(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner says that it speaks for two."""
+    with Scene(comm, directory) as scene:
+        return _save_lying(scene, lambda **fields: Commitment(**{**fields, "size": 2}))
+
+
+@rank.case
+@at(3)
+def a_commitment_of_another_role_under_gather(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner says that it is owner 1."""
+    with Scene(comm, directory, write="gather") as scene:
+        return _save_lying(scene, lambda **fields: Commitment(**{**fields, "role": 1}))
+
+
+PREFIX = {
+    "run": "f" * 32,
+    "schema": "blake3:" + "0" * 64,
+    "contract": "blake3:" + "0" * 64,
+    "step": 2,
+    "cursor": 29,
+    "epoch": 2,
+    "call": 99,
+    "attempt": "e" * 16,
+}
+
+
+@rank.case
+@at(3)
+def a_commitment_of_another_capture(comm: MPI.Intracomm, directory: Path) -> Any:
+    """One field of the last owner's prefix after the other is that of another capture."""
+    import dataclasses
+
+    found = {}
+    with Scene(comm, directory) as scene:
+        for name, other in PREFIX.items():
+
+            def lie(name: str = name, other: Any = other, **fields: Any) -> Commitment:
+                prefix = dataclasses.replace(fields.pop("prefix"), **{name: other})
+                return Commitment(prefix=prefix, **fields)
+
+            step = scene.steps[-1] + 1
+
+            def save(step: int = step, lie: Any = lie) -> str:
+                with patched(publish, "Commitment", lie if scene.role == scene.last else Commitment):
+                    return scene.ckpt.save(scene.good(step), step=step, cursor=10 * step).root
+
+            found[name] = scene.refused(save, None)
+    return found
+
+
+@rank.case
+@at(3)
+def a_commitment_that_is_cut(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner sends half of one."""
+
+    class Half(Commitment):
+        def pack(self) -> bytes:
+            return super().pack()[:200]
+
+    with Scene(comm, directory) as scene:
+        return _save_lying(scene, Half)
+
+
+@rank.case
+@at(3, 5)
+def a_commitment_that_comes_twice(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Owner 1 sends its commitment twice; the last owner commits only once owner 0 has got both."""
+    with Scene(comm, directory) as scene:
+        state, both = scene.good(3), directory / "both"
+        real_up, real_sort, seen = Call.up, Call._sort, []
+
+        def up(self: Call, kind: Kind, body: bytes = b"") -> None:
+            if kind is Kind.COMMIT and scene.role == scene.last:
+                scene.until(both)
+            real_up(self, kind, body)
+            if kind is Kind.COMMIT and scene.role == 1:
+                real_up(self, kind, body)
+
+        def sort(self: Call, source: int, kind: Kind, number: int, body: bytes) -> None:
+            real_sort(self, source, kind, number, body)
+            if scene.role == 0 and kind is Kind.COMMIT and source == 1:
+                seen.append(number)
+                if len(seen) == 2:
+                    both.touch()
+
+        def save() -> str:
+            with patched(Call, "up", up), patched(Call, "_sort", sort):
+                return scene.ckpt.save(state, step=3, cursor=30).root
+
+        return scene.refused(save, state)
+
+
+def _lying_sum(comm: MPI.Intracomm, directory: Path, name: str) -> Any:
+    with Scene(comm, directory) as scene:
+        return _save_lying(scene, lambda **fields: Commitment(**{**fields, name: fields[name] ^ 1}))
+
+
+@rank.case
+@at(3)
+def a_false_sum_of_what_is_in_files(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The boxes tile; the number does not say so."""
+    return _lying_sum(comm, directory, "cover")
+
+
+@rank.case
+@at(3)
+def a_false_sum_of_what_is_held(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The boxes tile; the number does not say so."""
+    return _lying_sum(comm, directory, "held")
+
+
+@rank.case
+@at(3)
+def a_false_sum_of_copies(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The copies are equal; the number does not say so."""
+    return _lying_sum(comm, directory, "copies")
+
+
+# --- values that are not finite
+
+
+@rank.case
+@at(2, 3, 5)
+def a_nan_in_one_owners_share(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner's last row."""
+    with Scene(comm, directory) as scene:
+        rows = np.array(scene.rows(), "float32")
+        if scene.role == scene.last:
+            rows[-1] = np.nan
+        return scene.save({**scene.good(3), "m": Split(rows, length=LENGTH)})
+
+
+@rank.case
+@at(3)
+def an_infinity_in_a_replicated_array(comm: MPI.Intracomm, directory: Path) -> Any:
+    """At all owners alike, in float16."""
+    with Scene(comm, directory) as scene:
+        w = np.zeros((40, 10), "float16")
+        w[30, 4:] = -np.inf
+        return scene.save({**scene.good(3), "w": w})
+
+
+@rank.case
+@at(3)
+def a_nan_in_every_owners_share(comm: MPI.Intracomm, directory: Path) -> Any:
+    """All find one of their own at the same time, and all raise the same."""
+    with Scene(comm, directory) as scene:
+        return scene.save({**scene.good(3), "m": Split(np.full(len(scene.rows()), np.nan, "float32"), length=LENGTH)})
+
+
+@rank.case
+@at(2, 3, 5)
+def a_nan_in_a_value(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A loss that diverged, at all owners alike."""
+    with Scene(comm, directory) as scene:
+        return scene.save({**scene.good(3), "lr": {"losses": [1.0, float("nan")]}})
+
+
+@rank.case
+@at(3)
+def a_nan_in_something_of_one_owners_own(comm: MPI.Intracomm, directory: Path) -> Any:
+    """In the array that is the last owner's."""
+    with Scene(comm, directory) as scene:
+        own = np.array([1.0, np.nan if scene.role == scene.last else 2.0])
+        return scene.save({**scene.good(3), "rng": PerOwner(own)})
+
+
+@rank.case
+@at(3)
+def a_nan_of_another_owner_under_gather(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Owner 0 writes, and names whose it is."""
+    with Scene(comm, directory, write="gather") as scene:
+        rows = np.array(scene.rows(), "float32")
+        rows[0] = np.nan if scene.role == scene.last else rows[0]
+        return scene.save({**scene.good(3), "m": Split(rows, length=LENGTH)})
+
+
+# --- moments
+
+
+@rank.case
+@at(2, 3, 5)
+def a_step_that_goes_back(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Step 1 after step 2."""
+    with Scene(comm, directory) as scene:
+        return scene.save(scene.good(3), step=1, cursor=30)
+
+
+@rank.case
+@at(3)
+def a_cursor_that_goes_back(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A cursor that began anew."""
+    with Scene(comm, directory) as scene:
+        return scene.save(scene.good(3), step=3, cursor=5)
+
+
+@rank.case
+@at(2, 3, 5)
+def a_step_that_is_published_already(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The same step with another cursor."""
+    with Scene(comm, directory) as scene:
+        return scene.save(scene.good(3), step=2, cursor=25)
+
+
+@rank.case
+@at(3)
+def a_step_that_another_process_published(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The step and cursor that were resumed: this process has not saved them."""
+    with Scene(comm, directory) as scene:
+        scene.ckpt = scene.open()
+        state = scene.good(0)
+        scene.ckpt.resume(state)
+        return scene.save(state, step=2, cursor=20)
+
+
+@rank.case
+@at(2, 3)
+def the_same_save_again(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Not a refusal: the same root, and nothing is written."""
+    with Scene(comm, directory) as scene:
+        before = scene.together(scene.tree)
+        first = scene.ckpt.save(scene.good(2), step=2, cursor=20)
+        again = scene.ckpt.save(scene.good(2), step=2, cursor=20)
+        unchanged = scene.together(scene.tree) == before
+        newest = scene.ckpt.latest()
+        assert newest is not None
+        return [first.root, again.root == first.root, newest.root == first.root, again.step, unchanged]
+
+
+@rank.case
+@at(3)
+def a_step_below_zero(comm: MPI.Intracomm, directory: Path) -> Any:
+    """At all owners."""
+    with Scene(comm, directory) as scene:
+        return scene.save(scene.good(3), step=-1)
+
+
+@rank.case
+@at(3)
+def a_cursor_that_is_no_whole_number_at_one_owner(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A float at owner 1."""
+    with Scene(comm, directory) as scene:
+        return scene.save(scene.good(3), cursor=30.5 if scene.role == 1 else 30)  # type: ignore[arg-type]
+
+
+@rank.case
+@at(2, 3, 5)
+def a_save_before_resume_on_a_store_that_holds_something(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A training loop that forgot to resume."""
+    return _opened(comm, directory)
+
+
+@rank.case
+@at(2, 3)
+def no_communicator_under_a_launcher(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Every process would be the only owner of the same store."""
+    found = rank.attempt(lambda: mpickpt.Checkpointer(directory / "run"))
+    found["made"] = (directory / "run").exists()
+    rank.meet(comm)
+    return found
+
+
+# --- what cannot be saved
+
+
+def _unsaveable(comm: MPI.Intracomm, directory: Path, what: Any) -> Any:
+    """The last owner's state holds something that has no exact form."""
+    with Scene(comm, directory) as scene:
+        state = scene.good(3)
+        if scene.role == scene.last:
+            state["odd"] = what
+        return scene.save(state)
+
+
+@rank.case
+@at(3)
+def an_array_of_objects(comm: MPI.Intracomm, directory: Path) -> Any:
+    """It would need pickle."""
+    return _unsaveable(comm, directory, np.array([{}, None], dtype=object))
+
+
+@rank.case
+@at(3)
+def a_longdouble(comm: MPI.Intracomm, directory: Path) -> Any:
+    """It has no exact form on disk."""
+    return _unsaveable(comm, directory, {"deep": [np.zeros(2, np.longdouble)]})
+
+
+@rank.case
+@at(3)
+def a_container_that_holds_itself(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Without end."""
+    loop: dict[str, Any] = {"w": np.zeros(1)}
+    loop["loop"] = loop
+    return _unsaveable(comm, directory, loop)
+
+
+@rank.case
+@at(3)
+def a_function(comm: MPI.Intracomm, directory: Path) -> Any:
+    """It would need pickle."""
+    return _unsaveable(comm, directory, print)
+
+
+@rank.case
+@at(3)
+def a_python_generator(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Its place cannot be saved."""
+    return _unsaveable(comm, directory, (number for number in range(3)))
+
+
+@rank.case
+@at(3)
+def a_random_generator_without_a_state(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The operating system's randomness."""
+    import random
+
+    return _unsaveable(comm, directory, PerOwner(random.SystemRandom()))
+
+
+# --- what a caller's code does
+
+
+@rank.case
+@at(2, 3, 5)
+def state_dict_raises_at_one_owner(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The others wait for nobody."""
+    with Scene(comm, directory) as scene:
+        model = Model(3, reading="no gradient yet" if scene.role == scene.last else "")
+        return scene.save({**scene.good(3), "model": model})
+
+
+@rank.case
+@at(3)
+def a_mapping_raises_at_one_owner(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Code of the caller that mpickpt does not know of."""
+
+    class Lazy(dict[str, Any]):
+        def items(self) -> Any:
+            raise RuntimeError("not loaded")
+
+    with Scene(comm, directory) as scene:
+        state = scene.good(3)
+        return scene.save(Lazy(state) if scene.role == 1 else state)
+
+
+def _interrupted(comm: MPI.Intracomm, directory: Path, point: str, role: int) -> Any:
+    """Ctrl-C at one owner, at a failpoint of its own thread: it goes on there, the others are refused."""
+    with Scene(comm, directory) as scene:
+        role %= scene.owners
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        state = scene.good(3)
+
+        def save() -> str:
+            try:
+                with rank.fault(point, interrupt, role=role, comm=comm):
+                    return scene.ckpt.save(state, step=3, cursor=30).root
+            except KeyboardInterrupt:
+                return "interrupted"
+
+        return scene.refused(save, state)
+
+
+@rank.case
+@at(2, 3, 5)
+def an_interrupt_of_one_owner_before_it_commits(comm: MPI.Intracomm, directory: Path) -> Any:
+    """After agreement."""
+    return _interrupted(comm, directory, "save.agreed", -1)
+
+
+@rank.case
+@at(3)
+def an_interrupt_of_one_owner_after_it_has_committed(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Its files are under a commitment: nothing may remove them but a void."""
+    with Scene(comm, directory) as scene:
+        state = scene.good(3)
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        def save() -> str:
+            try:
+                with rank.fault("save.committed", interrupt, role=scene.last, comm=comm):
+                    return scene.ckpt.save(state, step=3, cursor=30).root
+            except KeyboardInterrupt:
+                return "interrupted"
+
+        return _either(scene, save, state)
+
+
+@rank.case
+@at(3)
+def an_interrupt_of_owner_0_before_it_publishes(comm: MPI.Intracomm, directory: Path) -> Any:
+    """All have committed: the abort is made final as a void."""
+    return _interrupted(comm, directory, "save.compared", 0)
+
+
+@rank.case
+@at(2, 3)
+def an_interrupt_of_owner_0_after_it_has_published(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The root stands: the others hear so from the store or from owner 0, and its data stay."""
+    with Scene(comm, directory, deadline=1.0) as scene:
+        state = scene.good(3)
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        def save() -> str:
+            try:
+                with rank.fault("save.root-published", interrupt, role=0, comm=comm):
+                    return scene.ckpt.save(state, step=3, cursor=30).root
+            except KeyboardInterrupt:
+                return "interrupted"
+
+        return _either(scene, save, state)
+
+
+def _either(scene: Scene, save: Callable[[], str], state: Any) -> dict[str, Any]:
+    """Make a save whose outcome the store decides; then the next one, and verify whatever is listed."""
+    found = rank.attempt(save)
+    names = scene.together(lambda: [g.step for g in mpickpt.open_store(scene.path).generations()])
+    found["listed"] = comm_list(scene.comm.bcast(names))
+    scene.steps = list(found["listed"])
+    found["next"] = scene.publish(4)
+    found["older"] = scene.together(scene.verified)
+    return found
+
+
+def comm_list(value: Any) -> list[int]:
+    """Give a list of steps as plain ints."""
+    return [int(one) for one in value]
+
+
+# --- owners that do not come
+
+
+def _absent(comm: MPI.Intracomm, directory: Path, role: int) -> Any:
+    """One owner never calls; afterwards it calls late, fails just that call, and all save together."""
+    with Scene(comm, directory, deadline=0.6) as scene:
+        role %= scene.owners
+        state = scene.good(3)
+
+        def save() -> str:
+            return "did not call" if scene.role == role else scene.ckpt.save(state, step=3, cursor=30).root
+
+        def follow() -> Any:
+            missed = None
+            if scene.role == role:
+                missed = rank.attempt(lambda: scene.ckpt.save(state, step=3, cursor=30).root)
+            rank.meet(comm)
+            return [missed, scene.publish(4)]
+
+        return scene.refused(save, state, follow=follow)
+
+
+@rank.case
+@at(2, 3, 5)
+def the_last_owner_never_calls_save(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Nobody waits for it for ever."""
+    return _absent(comm, directory, -1)
+
+
+@rank.case
+@at(2, 3, 5)
+def owner_0_never_calls_save(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The owner that decides is the one that is missing."""
+    return _absent(comm, directory, 0)
+
+
+@rank.case
+@at(3)
+def a_writer_that_hangs(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner's file system takes a write and never answers: its thread polls, its writer does not move."""
+    with Scene(comm, directory, deadline=0.6) as scene:
+        free = threading.Event()
+        real = _native.pwrite_all
+
+        def hang(fd: int, data: Any, offset: int) -> None:
+            free.wait(30)
+            real(fd, data, offset)
+
+        state = scene.good(3)
+
+        def save() -> str:
+            with patched(_native, "pwrite_all", hang if scene.role == scene.last else real):
+                try:
+                    return scene.ckpt.save(state, step=3, cursor=30).root
+                finally:
+                    free.set()
+
+        return scene.refused(save, state)
+
+
+@rank.case
+@at(2, 3)
+def nobody_can_tell_whether_the_root_was_published(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Owner 0 is stopped before it publishes, and the others in doubt cannot reach the store."""
+    with Scene(comm, directory, deadline=0.6) as scene:
+        state = scene.good(3)
+
+        def gone(self: Directory, name: str, error: Exception) -> None:
+            raise StoreError("placing the file failed (Input/output error)", errno=errno.EIO, path=self.root_path(name))
+
+        real = Directory.void
+
+        def save() -> str:
+            with (
+                patched(Directory, "void", real if scene.role == 0 else gone),
+                rank.fault("save.compared", "stop", role=0, seconds=2.0, comm=comm),
+            ):
+                return scene.ckpt.save(state, step=3, cursor=30).root
+
+        return scene.refused(save, state)
+
+
+# --- the file system
+
+
+def _store(
+    comm: MPI.Intracomm,
+    directory: Path,
+    owner: Any,
+    name: str,
+    number: int,
+    roles: Sequence[int],
+    when: Callable[..., bool] = lambda *_: True,
+    **options: Any,
+) -> Any:
+    """Save while a function of the operating system fails at some owners."""
+    with Scene(comm, directory, **options) as scene:
+        state = scene.good(3)
+        here = scene.role in [role % scene.owners for role in roles]
+
+        def save() -> str:
+            if not here:
+                return scene.ckpt.save(state, step=3, cursor=30).root
+            with failing(owner, name, number, when):
+                return scene.ckpt.save(state, step=3, cursor=30).root
+
+        return scene.refused(save, state)
+
+
+@rank.case
+@at(2, 3, 5)
+def no_space_for_one_owners_shard(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Known before its first byte is written."""
+    return _store(comm, directory, _native, "preallocate", errno.ENOSPC, [-1])
+
+
+@rank.case
+@at(2, 3, 5)
+def no_space_for_any_shard(comm: MPI.Intracomm, directory: Path) -> Any:
+    """All owners meet the full disk at the same time, and all raise the same."""
+    return _store(comm, directory, _native, "preallocate", errno.ENOSPC, range(5))
+
+
+@rank.case
+@at(3)
+def a_quota_that_is_used_up_while_writing(comm: MPI.Intracomm, directory: Path) -> Any:
+    """At owner 1."""
+    return _store(comm, directory, _native, "pwrite_all", errno.EDQUOT, [1])
+
+
+@rank.case
+@at(3)
+def an_input_output_error_at_write(comm: MPI.Intracomm, directory: Path) -> Any:
+    """At owner 0, whose shards the others do not see."""
+    return _store(comm, directory, _native, "pwrite_all", errno.EIO, [0])
+
+
+@rank.case
+@at(3)
+def an_input_output_error_at_sync(comm: MPI.Intracomm, directory: Path) -> Any:
+    """At the last owner; it is not tried again."""
+    return _store(comm, directory, _native, "fsync", errno.EIO, [-1])
+
+
+@rank.case
+@at(3)
+def an_input_output_error_at_close(comm: MPI.Intracomm, directory: Path) -> Any:
+    """At the last owner; NFS reports lost writes here."""
+    with Scene(comm, directory) as scene:
+        state = scene.good(3)
+        real = os.close
+
+        def close(fd: int) -> None:
+            shard = os.readlink(f"/proc/self/fd/{fd}").endswith(".safetensors")
+            real(fd)
+            if shard and scene.role == scene.last:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        def save() -> str:
+            with patched(os, "close", close):
+                return scene.ckpt.save(state, step=3, cursor=30).root
+
+        return scene.refused(save, state)
+
+
+@rank.case
+@at(3)
+def no_space_for_a_manifest(comm: MPI.Intracomm, directory: Path) -> Any:
+    """At the last owner: its shard is written, and goes again."""
+
+    def manifest(fd: int, *_: Any) -> bool:
+        return os.readlink(f"/proc/self/fd/{fd}").endswith(".json")
+
+    return _store(comm, directory, _native, "pwrite_all", errno.ENOSPC, [-1], manifest)
+
+
+@rank.case
+@at(3)
+def no_space_for_another_owners_shard_under_gather(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Owner 0 writes it."""
+
+    def other(fd: int, *_: Any) -> bool:
+        return os.readlink(f"/proc/self/fd/{fd}").endswith("000001.safetensors")
+
+    return _store(comm, directory, _native, "preallocate", errno.ENOSPC, [0], other, write="gather")
+
+
+@rank.case
+@at(2, 3)
+def no_space_for_the_root(comm: MPI.Intracomm, directory: Path) -> Any:
+    """All have committed; not even a void fits. The data go all the same: a full disk must not stay full."""
+
+    def root(fd: int, *_: Any) -> bool:
+        return "/roots/" in os.readlink(f"/proc/self/fd/{fd}")
+
+    return _store(comm, directory, _native, "pwrite_all", errno.ENOSPC, range(5), root)
+
+
+@rank.case
+@at(3)
+def a_final_rename_that_fails(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The generation before stays the newest."""
+    with Scene(comm, directory) as scene:
+        failed: list[str] = []
+
+        def once(source: str, target: str) -> bool:
+            failed.append(target)
+            return len(failed) == 1
+
+        state = scene.good(3)
+
+        def save() -> str:
+            with failing(_native, "rename_noreplace", errno.EIO, once):
+                return scene.ckpt.save(state, step=3, cursor=30).root
+
+        return scene.refused(save, state)
+
+
+@rank.case
+@at(2, 3)
+def a_directory_sync_that_fails_after_the_root_is_in_place(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Published, durability unknown: nobody reports success, and the root and its data stay."""
+    with Scene(comm, directory) as scene:
+        state = scene.good(3)
+
+        def roots(fd: int) -> bool:
+            return os.readlink(f"/proc/self/fd/{fd}").endswith("/roots")
+
+        def save() -> str:
+            if scene.role:
+                return scene.ckpt.save(state, step=3, cursor=30).root
+            with failing(_native, "fsync", errno.EIO, roots):
+                return scene.ckpt.save(state, step=3, cursor=30).root
+
+        return _either(scene, save, state)
+
+
+def _fresh(comm: MPI.Intracomm, directory: Path, save: Callable[[Scene], str], **more: Any) -> Any:
+    """Save into a store that is not there yet."""
+    with Scene(comm, directory, begin=False) as scene:
+        scene.ckpt = scene.open()
+        found = rank.attempt(lambda: save(scene))
+        found["made"] = scene.together(lambda: sorted(str(p.relative_to(directory)) for p in directory.rglob("*")))
+        found["next"] = scene.publish(1)
+        return found
+
+
+@rank.case
+@at(2, 3)
+def a_file_system_that_cannot_place_without_replacing(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Neither renameat2 nor link: refused before anything is written."""
+
+    def save(scene: Scene) -> str:
+        with failing(_native, "rename_noreplace", errno.EINVAL), failing(_native, "link", errno.EPERM):
+            return scene.ckpt.save(scene.good(1), step=1).root
+
+    return _fresh(comm, directory, save)
+
+
+@rank.case
+@at(2, 3)
+def a_store_that_is_not_writable(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A file system that is mounted read-only."""
+
+    def save(scene: Scene) -> str:
+        with failing(os, "mkdir", errno.EROFS):
+            return scene.ckpt.save(scene.good(1), step=1).root
+
+    return _fresh(comm, directory, save)
+
+
+@rank.case
+@at(3)
+def a_file_in_the_place_of_the_store(comm: MPI.Intracomm, directory: Path) -> Any:
+    """It is left as it is."""
+    with Scene(comm, directory, begin=False) as scene:
+        scene.together(lambda: scene.path.write_bytes(b"precious"))
+        ckpt = scene.open()
+        found = rank.attempt(lambda: ckpt.save(scene.good(1), step=1).root)
+        found["made"] = scene.together(lambda: scene.path.read_bytes() == b"precious")
+        return found
+
+
+if __name__ == "__main__":
+    rank.main()

@@ -1,0 +1,427 @@
+"""Many owners in one process under virtual time: every interleaving of a seed, at no cost of waiting.
+
+Owners are threads over `Wiring.local`, and so are their workers; exactly one of all runs at a time. It runs until it
+sleeps, waits for a worker, or comes to a failpoint or an operation of the file system; then the seed chooses who goes
+on, and time jumps to the next moment at which anything can happen. So a schedule of many deadlines takes milliseconds,
+and the same seed gives the same schedule again. Of the library nothing is replaced but its clock, its threads' start
+and its queues; syncs do nothing, for durability is not simulated.
+
+A `Plan` disturbs: it delays one thread (a slow disk), freezes an owner with all its threads (SIGSTOP), kills it
+(SIGKILL: nothing of it runs any more), or lets an operation fail, hang, or succeed with a lost reply.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import queue
+import random
+import sys
+import threading
+import traceback
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mpickpt
+from mpickpt import _native, failpoints
+from mpickpt.cluster import attempt, channel, mailbox, publish
+from mpickpt.cluster.wiring import Wiring
+from mpickpt.errors import CheckpointError
+from mpickpt.store import threads
+
+DEADLINE = 1.0
+_FOREVER = float("inf")
+_STEP = 1e-5
+"""Virtual seconds that each turn of a thread takes."""
+
+
+class Gone(BaseException):
+    """Ends a thread of a killed owner, or of a world that is over."""
+
+
+class Deadlock(AssertionError):
+    """Nobody can go on, or virtual time is up."""
+
+
+class World:
+    """Time and turns."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.actors: list[Actor] = []
+        self.frozen: dict[int, float] = {}
+        self.trace: list[tuple[float, int, str]] = []
+        self.failures: list[BaseException] = []
+        self.calm = True
+        self.over = False
+        self._back = threading.Semaphore(0)
+
+    def here(self) -> Actor | None:
+        """Give the actor that runs, where this thread is one."""
+        thread = threading.current_thread()
+        return thread if isinstance(thread, Actor) and thread.world is self else None
+
+    def sleep(self, seconds: float) -> None:
+        """Let the others go on for so long."""
+        me = self.here()
+        assert me is not None
+        me.predicate, me.wake = None, self.now + max(0.0, seconds)
+        self._turn(me)
+
+    def wait(self, predicate: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Wait until `predicate` holds, at most `seconds`; tell whether it does."""
+        me = self.here()
+        assert me is not None
+        me.predicate, me.wake = predicate, _FOREVER if seconds is None else self.now + seconds
+        self._turn(me)
+        return predicate()
+
+    def _turn(self, me: Actor) -> None:
+        if not self.over:
+            self._back.release()
+            me.go.acquire()
+        if self.over:
+            raise Gone
+
+    def freeze(self, owner: int, seconds: float) -> None:
+        """Stop an owner with all its threads."""
+        self.frozen[owner] = max(self.frozen.get(owner, 0.0), self.now + seconds)
+
+    def kill(self, owner: int) -> None:
+        """Let nothing of an owner run any more."""
+        self.frozen[owner] = _FOREVER
+
+    def killed(self, owner: int) -> bool:
+        """Tell whether an owner was killed."""
+        return self.frozen.get(owner) == _FOREVER
+
+    def run(self, mains: list[Actor], limit: float) -> None:
+        """Give turns until the main threads of all owners that live have ended."""
+        while any(not main.finished and not self.killed(main.owner) for main in mains):
+            times = [(max(actor.ready(self.now), self.frozen.get(actor.owner, 0.0)), actor) for actor in self.actors]
+            first = min(time for time, _ in times)
+            if first > limit:
+                raise Deadlock(f"nobody goes on before {first} s\n{self.stacks()}")
+            self.now = max(self.now, first)
+            actor = self.random.choice([actor for time, actor in times if time <= self.now])
+            actor.go.release()
+            self._back.acquire()
+            self.now += _STEP
+
+    def end(self) -> None:
+        """Let every thread that is left end."""
+        self.over = True
+        for actor in list(self.actors):
+            actor.go.release()
+            actor.join_really(10)
+
+    def stacks(self) -> str:
+        """Give the stacks of all threads."""
+        frames = sys._current_frames()
+        found = []
+        for actor in self.actors:
+            frame = frames.get(actor.ident or 0)
+            text = "".join(traceback.format_stack(frame)[-6:]) if frame else ""
+            found.append(f"owner {actor.owner}, {actor.name}, ready at {actor.ready(self.now)}\n{text}")
+        return "\n".join(found)
+
+
+_world: list[World] = []
+
+
+class Actor(threading.Thread):
+    """A thread that runs only in its turn; the library's workers are such threads too."""
+
+    def __init__(self, target: Callable[[], None], name: str, daemon: bool = True, owner: int | None = None) -> None:
+        super().__init__(name=name, daemon=daemon)
+        self.world = _world[-1]
+        starter = self.world.here()
+        assert owner is not None or starter is not None
+        self.owner = owner if owner is not None else starter.owner  # type: ignore[union-attr]
+        self.go = threading.Semaphore(0)
+        self.predicate: Callable[[], bool] | None = None
+        self.wake = self.world.now
+        self.finished = False
+        self._program = target
+
+    def ready(self, now: float) -> float:
+        """Give the time at which this thread can go on."""
+        return now if self.predicate is not None and self.predicate() else self.wake
+
+    def start(self) -> None:
+        self.world.actors.append(self)
+        super().start()
+
+    def run(self) -> None:
+        self.go.acquire()
+        try:
+            if not self.world.over:
+                self._program()
+        except Gone:
+            pass
+        except BaseException as error:
+            self.world.failures.append(error)
+        finally:
+            self.finished = True
+            self.world.actors.remove(self)
+            self.world._back.release()
+
+    def join(self, timeout: float | None = None) -> None:
+        self.world.wait(lambda: self.finished, timeout)
+
+    def join_really(self, seconds: float) -> None:
+        """Wait for the thread's end in real time."""
+        super().join(seconds)
+
+
+class SimulatedFuture(futures.Future[Any]):
+    """A future whose waiters give up their turn."""
+
+    def _await(self, timeout: float | None) -> None:
+        if _world and _world[-1].here() is not None and not _world[-1].wait(self.done, timeout):
+            raise futures.TimeoutError
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._await(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._await(timeout)
+        return super().exception(0)
+
+
+class SimulatedQueue:
+    """A queue whose takers give up their turn."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+
+    def get(self) -> Any:
+        while not self._items:
+            _world[-1].wait(lambda: bool(self._items))
+        return self._items.popleft()
+
+    def get_nowait(self) -> Any:
+        if not self._items:
+            raise queue.Empty
+        return self._items.popleft()
+
+    def qsize(self) -> int:
+        return len(self._items)
+
+
+# --- what happens at failpoints and operations
+
+
+@dataclass
+class Plan:
+    """What disturbs a schedule. `at` is asked at every failpoint and operation, and may sleep, freeze, kill, raise.
+
+    Attributes
+    ----------
+    at : callable
+        ``at(world, owner, name)``; name is that of a failpoint, or ``op.NAME`` before an operation.
+    after : callable
+        The same, after an operation has been done: what it raises is a lost reply.
+    """
+
+    at: Callable[[World, int, str], None] = lambda world, owner, name: None
+    after: Callable[[World, int, str], None] = lambda world, owner, name: None
+
+
+OPERATIONS: dict[str, tuple[Any, str]] = {
+    "fsync": (_native, "fsync"),
+    "write": (_native, "pwrite_all"),
+    "write-back": (_native, "sync_range"),
+    "preallocate": (_native, "preallocate"),
+    "rename": (_native, "rename_noreplace"),
+    "link": (_native, "link"),
+    "read": (_native, "pread_full"),
+    "open": (os, "open"),
+    "close": (os, "close"),
+    "mkdir": (os, "mkdir"),
+    "lstat": (os, "lstat"),
+    "fstat": (os, "fstat"),
+    "listdir": (os, "listdir"),
+    "unlink": (os, "unlink"),
+}
+
+
+def _wrap(name: str, real: Callable[..., Any], plan: Plan) -> Callable[..., Any]:
+    def operation(*args: Any, **more: Any) -> Any:
+        world = _world[-1] if _world else None
+        me = None if world is None or world.over else world.here()
+        if me is None:
+            return real(*args, **more)
+        assert world is not None
+        world.trace.append((world.now, me.owner, f"op.{name}"))
+        if world.calm:
+            return None if name == "fsync" else real(*args, **more)
+        try:
+            plan.at(world, me.owner, f"op.{name}")
+        except OSError:
+            if name == "close":
+                real(*args, **more)  # after an error of close the descriptor is gone all the same
+            raise
+        found = None if name == "fsync" else real(*args, **more)
+        plan.after(world, me.owner, f"op.{name}")
+        return found
+
+    return operation
+
+
+@contextlib.contextmanager
+def simulated(seed: int, plan: Plan) -> Iterator[World]:
+    """Put clock, threads, queues, failpoints and operations of the library under a world's control."""
+    world = World(seed)
+
+    def reach(name: str) -> None:
+        me = world.here()
+        if me is not None and not world.over:
+            world.trace.append((world.now, me.owner, name))
+            if not world.calm:
+                plan.at(world, me.owner, name)
+
+    clock = types.SimpleNamespace(monotonic=lambda: world.now, sleep=world.sleep)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (mailbox, channel, attempt, publish, threads):
+            patch.setattr(module, "time", clock)
+        patch.setattr(channel, "_LONGEST_SLEEP", DEADLINE / 40)
+        patch.setattr(threads, "Future", SimulatedFuture)
+        patch.setattr(threads, "queue", types.SimpleNamespace(SimpleQueue=SimulatedQueue, Empty=queue.Empty))
+        shim = types.SimpleNamespace(**{name: getattr(threading, name) for name in threading.__all__})
+        shim.Thread = Actor
+        patch.setattr(threads, "threading", shim)
+        for name, (module, attribute) in OPERATIONS.items():
+            patch.setattr(module, attribute, _wrap(name, getattr(module, attribute), plan))
+        patch.setattr(failpoints, "hook", reach)
+        _world.append(world)
+        try:
+            yield world
+        finally:
+            world.end()
+            _world.pop()
+
+
+# --- owners that save
+
+
+@dataclass
+class Story:
+    """What came of one schedule: by call and owner, how it ended, when, and how long it took."""
+
+    seed: int
+    path: Path
+    world: World
+    outcomes: dict[int, dict[int, str]] = field(default_factory=dict)
+    errors: dict[int, dict[int, CheckpointError]] = field(default_factory=dict)
+    seconds: dict[int, dict[int, float]] = field(default_factory=dict)
+
+    def add(self, call: int, owner: int, outcome: str, seconds: float) -> None:
+        self.outcomes.setdefault(call, {})[owner] = outcome
+        self.seconds.setdefault(call, {})[owner] = seconds
+
+    def text(self) -> str:
+        """Tell the story to a person."""
+        lines = [f"seed {self.seed}"]
+        for call in sorted(self.outcomes):
+            lines += [f"  call {call}, owner {owner}: {text}" for owner, text in sorted(self.outcomes[call].items())]
+        lines += [f"  {time:8.4f} owner {owner} {name}" for time, owner, name in self.world.trace[-400:]]
+        return "\n".join(lines)
+
+
+Begin = Callable[[World, int, int], None]
+
+
+def play(
+    path: Path,
+    owners: int,
+    calls: int,
+    seed: int,
+    plan: Plan,
+    state: Callable[[int, int], Any],
+    *,
+    limit: float = 200.0,
+    calm: int = 2,
+    before: Begin = lambda world, owner, call: None,
+    resume: bool = True,
+    **options: Any,
+) -> Story:
+    """Let all owners save `calls` times; call k saves step k.
+
+    Parameters
+    ----------
+    state : callable
+        ``state(owner, call)``: what an owner saves.
+    limit : float
+        Virtual seconds until the schedule counts as hung.
+    calm : int
+        At the last so many calls, for which all owners wait, nothing disturbs any more; nor does anything before the
+        first call.
+    before : callable
+        ``before(world, owner, call)`` runs in the owner before each call.
+    resume : bool
+        Whether all resume first, as call 0; its outcome is not recorded.
+    options
+        Of Checkpointer.
+    """
+    with simulated(seed, plan) as world:
+        story = Story(seed, path, world)
+        wires = Wiring.local(owners)
+        here: list[int] = []
+
+        def meet() -> None:
+            """Wait until every owner has come so far."""
+            here.append(1)
+            count = owners * ((len(here) - 1) // owners + 1)
+            world.wait(lambda: len(here) >= count)
+
+        def owner(role: int) -> Callable[[], None]:
+            def program() -> None:
+                checkpointer = mpickpt.Checkpointer(path, wires[role], **{"deadline": DEADLINE, "keep": None, **options})
+                if resume:
+                    checkpointer.resume(state(role, 0))
+                meet()
+                world.calm = False
+                for call in range(1, calls + 1):
+                    if call == calls - calm + 1:
+                        meet()
+                        world.calm = True
+                    before(world, role, call)
+                    begun = world.now
+                    try:
+                        saved = checkpointer.save(state(role, call), step=call, cursor=10 * call)
+                        outcome = f"saved {saved.root}"
+                    except CheckpointError as error:
+                        outcome = f"{type(error).__name__}({error.role}) {error.message}"
+                        story.errors.setdefault(call, {})[role] = error
+                    story.add(call, role, outcome, world.now - begun)
+
+            return program
+
+        mains = [Actor(owner(role), f"owner-{role}", owner=role) for role in range(owners)]
+        for main in mains:
+            main.start()
+        world.run(mains, limit)
+        # What goes on in the background (removal of files, rotation) comes to its end.
+        quiet = Actor(lambda: world.sleep(30 * DEADLINE), "quiet", owner=-1)
+        quiet.start()
+        world.run([quiet], world.now + 60 * DEADLINE)
+    if world.failures:
+        raise AssertionError(story.text()) from world.failures[0]
+    return story
+
+
+ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EDQUOT": errno.EDQUOT}
