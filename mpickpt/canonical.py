@@ -76,7 +76,9 @@ def loads(data: bytes, *, what: str, path: str | None = None, exact: bool = True
         same = dumps(value) == data or not exact
     except FormatError as error:
         raise FormatError(f"{what}: {error.message}", path=path, expected=error.expected, found=error.found) from None
-    except (UnicodeError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise FormatError(f"{what} is nested too deeply", path=path, expected="a few dozen levels at most") from None
+    except (UnicodeError, ValueError) as error:
         raise FormatError(f"{what} is not JSON", path=path, found=str(error)[:200]) from None
     if not same:
         raise FormatError(

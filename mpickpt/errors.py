@@ -49,6 +49,8 @@ class CheckpointError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
+    #: What to do next, where a refusal of this class does not say so itself.
+    default_advice: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class CheckpointError(Exception):
         self.found = found
         self.roles = tuple(roles)
         self.unharmed = unharmed
-        self.advice = advice
+        self.advice = self.default_advice if advice is None else advice
 
     def __str__(self) -> str:
         where = []
@@ -131,6 +133,8 @@ class CheckpointError(Exception):
 class StateError(CheckpointError, ValueError):
     """The state, a box or an argument is not one that can be saved exactly."""
 
+    default_advice = "change what this owner gives"
+
 
 class SchemaError(CheckpointError, ValueError):
     """The destination has other regions, shapes or dtypes than the checkpoint."""
@@ -144,6 +148,8 @@ class DisagreementError(CheckpointError):
 
 class CoverageError(CheckpointError):
     """Pieces leave a gap, overlap, leave their region, or a copy is missing or doubled."""
+
+    default_advice = "`mpickpt verify RUN --all` says which generations are whole"
 
 
 class ReplicaError(CheckpointError):
@@ -176,12 +182,14 @@ class IntegrityError(CheckpointError):
     """A file is missing, truncated, longer, or not the bytes that its digest names."""
 
     exit_code = 3
+    default_advice = "bring the file back from a copy; `mpickpt verify RUN --all` says which generations are whole"
 
 
 class FormatError(CheckpointError):
     """A file is malformed, contradicts its manifest, or is of a newer format."""
 
     exit_code = 3
+    default_advice = "bring the file back from a copy; `mpickpt verify RUN --all` says which generations are whole"
 
 
 class ContractError(CheckpointError):
@@ -210,12 +218,14 @@ class StoreError(_SystemRefusal):
     """The file system refused: no space, quota, input/output error, no rights, no way to publish safely."""
 
     exit_code = 6
+    default_advice = "look at the file system under the store, mend it, and start again"
 
 
 class NotFoundError(_SystemRefusal, FileNotFoundError):
     """The generation asked for is gone or never was."""
 
     exit_code = 6
+    default_advice = "`mpickpt ls RUN` lists what there is"
     default_errno = _errno.ENOENT
 
 

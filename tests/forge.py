@@ -112,7 +112,6 @@ def forge(
     groups: Callable[[Record], None] | None = None,
     root: Callable[[Record], None] | None = None,
     covers: bool = False,
-    resigned: bool = True,
 ) -> str:
     """Change the one generation of a star's store from the leaves up; give the new root's digest.
 
@@ -122,8 +121,6 @@ def forge(
         Changes each shard, each group manifest, the root, before it is written with a right digest.
     covers : bool
         Whether the coverage sums are made to fit the pieces that the records list.
-    resigned : bool
-        False: sizes and digests in records stay as they were, for records that are to contradict their files.
     """
     (path,) = (store / "roots").glob("*.json")
     data = store / "data" / path.stem
@@ -134,9 +131,7 @@ def forge(
             opened = Shard.of(data / shard["file"])
             if shards is not None:
                 shards(opened)
-            size, name = opened.write()
-            if resigned:
-                shard["bytes"], shard["digest"] = size, name
+            shard["bytes"], shard["digest"] = opened.write()
     # Children's digests come first, so that a test may still change them; sums need the schema as it will be.
     after = copy.deepcopy(top)
     if root is not None:
@@ -151,10 +146,9 @@ def forge(
         text, name = seal(record)
         manifest.write_bytes(text)
         for child in top["children"]:
-            if child["role"] == role and resigned:
+            if child["role"] == role:
                 child["digest"] = name
-            if child["role"] == role and covers:
-                child["cover"] = record["cover"]
+                child["cover"] = record["cover"] if covers else child["cover"]
     if root is not None:
         root(top)
     if covers:

@@ -161,9 +161,12 @@ class Lineage:
             except CheckpointError:
                 continue
             if all(verdict.ok for verdict in verdicts):
-                error.advice = f"step {root.step} passes the fast check: resume(..., step={root.step}) goes on from it"
-                return
-        error.advice = "no older generation passes the fast check"
+                good = f"step {root.step} passes the fast check: resume(..., step={root.step}) goes on from it"
+                break
+        else:
+            good = "no older generation passes the fast check"
+        own = error.advice if error.advice != error.default_advice else None
+        error.advice = good if own is None else f"{own}; or: {good}"
 
     def conclude(self, request: Request, decision: dict[str, Any]) -> dict[str, Any]:
         """Make the claim, once all owners have verified what they read."""

@@ -26,6 +26,8 @@ from mpickpt.errors import (
     CoverageError,
     FormatError,
     IntegrityError,
+    MomentError,
+    NonFiniteError,
     PlacementError,
     SchemaError,
     from_record,
@@ -181,7 +183,7 @@ def _agree_on_outcome(
                 result |= call.run(conclude)
             except CheckpointError as error:
                 worst = error.at(0, call.line.host)
-        elif isinstance(worst, IntegrityError | FormatError | CoverageError):
+        elif isinstance(worst, IntegrityError | FormatError | CoverageError | MomentError | NonFiniteError):
             call.run(advise, worst)
         if worst is not None:
             worst.unharmed = worst.unharmed or call.unharmed
@@ -232,6 +234,7 @@ class _Reader:
         saved = Contract.from_json(root.contract, path=generation.path)
         self._check_contract(saved, generation.path)
         self._check_placement(saved, root.owners, generation.path)
+        _check_moment(root, generation.path)
         if capture is not None and union is not None:
             _check_schema(union, generation.schema, generation.path)
         same = root.owners == self.owners
@@ -324,6 +327,22 @@ class _Reader:
             unharmed="all arrays and the store",
             advice=advice,
         )
+
+
+def _check_moment(root: Manifest, path: str) -> None:
+    """Refuse a generation whose step or cursor is behind that of the generation before it."""
+    if root.parent is None:
+        return
+    before, now = root.parent, root.prefix
+    for field, then, here in (("step", before["step"], now.step), ("cursor", before["cursor"], now.cursor)):
+        if here < then:
+            raise MomentError(
+                f"the checkpoint's {field} was reset: it is behind that of the generation before it",
+                path=path,
+                expected=f"{field} >= {then}",
+                found=f"{field} {here}",
+                advice="inputs would be trained on twice: take another generation, with resume(step=...)",
+            )
 
 
 def _resize_refused(region: str, then: int, now: int, path: str) -> PlacementError:

@@ -23,6 +23,7 @@ TAG: Final = "record"
 Lineage = tuple[tuple[int, int | None, int | None], ...]
 """The epochs that a run descends from: (epoch, from_epoch, from_step), ascending; nulls are a fresh start."""
 
+_SECOND: Final = 'a second line {"digest":"blake3:HEX"} with 64 hexadecimal digits'
 _DIGEST_LINE: Final = re.compile(rb'\{"digest":"(blake3|sha256):([0-9a-f]{64})"\}')
 _DIGEST_LINE_BYTES: Final = len(b'{"digest":"blake3:"}') + 2 * digests.SIZE  # both names have six letters
 
@@ -68,6 +69,10 @@ def _whole_numbers(value: object) -> None:
             _whole_numbers(item)
 
 
+def _text(line: bytes) -> str:
+    return repr(line[:100].decode("ascii", "replace"))
+
+
 def unrecord(
     data: bytes, path: str | None = None, *, what: str = "the record", digest: str | None = None
 ) -> tuple[dict[str, Any], str]:
@@ -105,12 +110,12 @@ def unrecord(
     match = _DIGEST_LINE.fullmatch(second)
     if match is None:
         if len(second) == _DIGEST_LINE_BYTES:
-            raise IntegrityError(f"{what} has a damaged digest", path=path, found=repr(second[:100]))
+            raise IntegrityError(f"{what} has a damaged digest", path=path, expected=_SECOND, found=_text(second))
         raise FormatError(
             f"{what} has no digest",
             path=path,
-            expected='a second line {"digest":"blake3:HEX"} with 64 hexadecimal digits',
-            found=repr(second[:100]),
+            expected=_SECOND,
+            found=_text(second),
         )
     algorithm = match[1].decode()
     name = digests.name(algorithm, digests.digest(algorithm, TAG, first))

@@ -21,9 +21,9 @@ import os
 import uuid
 from enum import Enum
 
-from mpickpt import _native
 from mpickpt.errors import StoreError
 from mpickpt.failpoints import reach
+from mpickpt.native import _native
 from mpickpt.store.refusal import store_error
 
 TEMPORARY = ".tmp-"

@@ -10,9 +10,9 @@ import os
 import stat
 from collections.abc import Iterator
 
-from mpickpt import _native
 from mpickpt.errors import IntegrityError
 from mpickpt.format.records import MAX_BYTES
+from mpickpt.native import _native
 from mpickpt.store.refusal import store_error
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mpickpt import _native
 from mpickpt.errors import StoreError
+from mpickpt.native import _native
 from mpickpt.store import commit
 from mpickpt.store.commit import Way
 from mpickpt.store.refusal import store_error

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpickpt import _native
 from mpickpt.errors import NonFiniteError
 from mpickpt.format.layout import Layout, PieceSpec
+from mpickpt.native import _native
 from mpickpt.state import dtypes, values
 from mpickpt.state.region import Schema
 from mpickpt.store.threads import Pool, share

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from mpickpt import _native, digest
+from mpickpt import digest
 from mpickpt.errors import FormatError, IntegrityError, StateError, StoreError
 from mpickpt.format.layout import CRC_BYTES, DIGEST_BYTES, Entry, Layout
 from mpickpt.format.manifest import Prefix, ShardRecord
 from mpickpt.format.shard import agree, chunk_digest, head_size, locate_tables, parse, verify_tables
+from mpickpt.native import _native
 from mpickpt.state import dtypes
 from mpickpt.state.region import Box, Region, Schema, flat_boxes
 from mpickpt.store.files import open_regular, read_exact

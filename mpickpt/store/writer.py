@@ -22,13 +22,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from mpickpt import _native, digest
+from mpickpt import digest
 from mpickpt.errors import StateError
 from mpickpt.failpoints import reach
 from mpickpt.format.layout import Layout
 from mpickpt.format.manifest import ShardRecord
 from mpickpt.format.prefix import PieceBox
 from mpickpt.format.shard import chunk_digest, shard_digest
+from mpickpt.native import _native
 from mpickpt.store import commit
 from mpickpt.store.finite import Scan
 from mpickpt.store.refusal import store_error

@@ -509,5 +509,50 @@ def a_role_is_a_rank_of_the_communicator_that_was_given(comm: MPI.Intracomm, dir
     backwards.Free()
 
 
+@rank.case
+def what_one_owner_cannot_take_nobody_takes(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The last owner's generator is of another kind than was saved: no owner's array is touched."""
+    me, last = comm.Get_rank(), comm.Get_size() - 1
+
+    def state(kind: Any, hold: bool) -> Any:
+        return {
+            "w": np.full(4, hold, float),
+            "rng": PerOwner(np.random.Generator(kind(me))),
+            "o": Optimizer(hold + 1.0),
+        }
+
+    with open_run(directory / "run", comm) as ckpt:
+        ckpt.save(state(np.random.PCG64, True), step=1)
+        kind = np.random.Philox if me == last else np.random.PCG64
+        into = state(kind, False)
+        into["rng"].content.random()
+        before = into["rng"].content.bit_generator.state
+        error = refused(mpickpt.SchemaError, lambda: ckpt.resume(into))
+        same(into["w"], np.zeros(4))
+        same(into["rng"].content.bit_generator.state, before)
+        require(into["o"].loads == 0, "load_state_dict was called")
+        same(ckpt.resume(state(np.random.PCG64, False)).state, state(np.random.PCG64, True))
+    return [error.role, error.region]
+
+
+@rank.case
+def the_next_checkpointer_hears_nothing_of_one_left_in_a_refusal(comm: MPI.Intracomm, directory: Path) -> None:
+    """Aborts and beats that nobody received must not reach whoever gets the freed communicator's context."""
+    me, last = comm.Get_rank(), comm.Get_size() - 1
+    for turn in range(4):
+        try:
+            with open_run(directory / "run", comm) as ckpt:
+                ckpt.resume({"w": Spec((3,), "f4")} if turn else None)
+                ckpt.save({"w": np.zeros(3, "f4"), "bad": {1: me} if me != last else object()}, step=turn + 1)
+        except mpickpt.StateError as error:
+            require(error.region == "bad", "another refusal:", error)
+        else:
+            raise AssertionError("not refused")
+        with open_run(directory / "run", comm) as ckpt:
+            ckpt.resume()
+            ckpt.save({"w": np.full(3, turn, "f4")}, step=turn + 1)
+            same(ckpt.resume({"w": Spec((3,), "f4")}).state["w"], np.full(3, turn, "f4"))
+
+
 if __name__ == "__main__":
     rank.main()
