@@ -24,7 +24,7 @@ from mpickpt.cluster.restore import Request, Resumed, resume
 from mpickpt.cluster.survey import Survey
 from mpickpt.cluster.topology import place
 from mpickpt.cluster.wiring import Wiring
-from mpickpt.errors import StateError
+from mpickpt.errors import FormatError, StateError
 from mpickpt.state import nest, values
 from mpickpt.state.contract import Contract
 from mpickpt.state.moment import Moment
@@ -253,9 +253,13 @@ class Checkpointer:
         self._lineage.follow()
 
     def _begin_save(self, step: int, cursor: int) -> dict[str, Any]:
-        if self._rotating is not None:
-            self._rotating.result()
+        self._await_rotation()
         return self._lineage.begin_save(self._publisher, step, cursor)
+
+    def _await_rotation(self) -> None:
+        """Let the removal of old generations end, unless the file system hangs in it."""
+        if self._rotating is not None and not finished(self._rotating, self._saves.deadline):
+            _log.warning("old generations are still being removed in %s", self._directory.path)
 
     def resume(
         self,
@@ -309,7 +313,7 @@ class Checkpointer:
             if step is not None:
                 Moment(step)
             if root is not None:
-                digests.parse(root, "root=")
+                _digest(root)
             if state is None:
                 return None
             capture = nest.flatten(state, role, owners, destination=True)
@@ -408,8 +412,7 @@ class Checkpointer:
         try:
             if meet:
                 self._survey.meet()
-            if self._rotating is not None and not finished(self._rotating, self._saves.deadline):
-                _log.warning("old generations are still being removed in %s", self._directory.path)
+            self._await_rotation()
         finally:
             self._wiring.saves.close(_CLOSING_PATIENCE)
             self._wiring.others.close(_CLOSING_PATIENCE)
@@ -441,6 +444,18 @@ def _plain(number: Any) -> Any:
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise StateError(f"{name} is none of its values", expected=" or ".join(map(repr, allowed)), found=repr(value))
+
+
+def _digest(root: object) -> None:
+    try:
+        digests.parse(root, "root=")
+    except FormatError as error:
+        raise StateError(
+            "root= is no digest of a generation",
+            expected=error.expected,
+            found=error.found,
+            advice="give it as `mpickpt ls` and `Save.root` do",
+        ) from None
 
 
 def _positive(name: str, value: object) -> None:

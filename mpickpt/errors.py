@@ -92,7 +92,8 @@ class CheckpointError(Exception):
             where.append(f"region {self.region!r}")
         if self.path is not None:
             where.append(f"file {self.path}")
-        lines = [self.message + (f" [{'; '.join(where)}]" if where else "")]
+        first, *rest = self.message.split("\n")
+        lines = [first + (f" [{'; '.join(where)}]" if where else ""), *rest]
         if self.expected is not None:
             lines.append(f"  expected: {self.expected}")
         if self.found is not None:
@@ -140,6 +141,7 @@ class SchemaError(CheckpointError, ValueError):
     """The destination has other regions, shapes or dtypes than the checkpoint."""
 
     exit_code = 4
+    default_advice = "give the state in the form that was saved; `mpickpt show RUN` lists it"
 
 
 class DisagreementError(CheckpointError):

@@ -109,7 +109,7 @@ def check_record(record: Mapping[str, Any], message: str, expect: Expect, owners
 def check_readable(record: Mapping[str, Any], message: str) -> None:
     """Check that a refusal says what happened, to whom, where, what is unharmed and what to do, in plain words."""
     first = message.splitlines()[0]
-    assert record["message"] in message
+    assert all(line in message.splitlines() or first.startswith(line) for line in record["message"].splitlines())
     assert record.get("unharmed"), f"does not say what is unharmed: {message}"
     assert record.get("advice"), f"does not say what to do: {message}"
     assert f"  unharmed: {record['unharmed']}" in message

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import outcomes
 import pytest
 
 import mpickpt
@@ -99,6 +100,11 @@ class World:
     def kill(self, owner: int) -> None:
         """Let nothing of an owner run any more."""
         self.frozen[owner] = _FOREVER
+
+    def quieten(self) -> None:
+        """Let nothing disturb from now on, and everyone that lives go on."""
+        self.calm = True
+        self.frozen = {owner: until for owner, until in self.frozen.items() if until == _FOREVER}
 
     def killed(self, owner: int) -> bool:
         """Tell whether an owner was killed."""
@@ -282,8 +288,12 @@ def _wrap(name: str, real: Callable[..., Any], plan: Plan) -> Callable[..., Any]
     return operation
 
 
+def _cannot_rename(source: str, target: str) -> None:
+    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
 @contextlib.contextmanager
-def simulated(seed: int, plan: Plan) -> Iterator[World]:
+def simulated(seed: int, plan: Plan, link: bool = False) -> Iterator[World]:
     """Put clock, threads, queues, failpoints and operations of the library under a world's control."""
     world = World(seed)
 
@@ -304,6 +314,8 @@ def simulated(seed: int, plan: Plan) -> Iterator[World]:
         shim = types.SimpleNamespace(**{name: getattr(threading, name) for name in threading.__all__})
         shim.Thread = Actor
         patch.setattr(threads, "threading", shim)
+        if link:
+            patch.setattr(_native, "rename_noreplace", _cannot_rename)
         for name, (module, attribute) in OPERATIONS.items():
             patch.setattr(module, attribute, _wrap(name, getattr(module, attribute), plan))
         patch.setattr(failpoints, "hook", reach)
@@ -320,94 +332,117 @@ def simulated(seed: int, plan: Plan) -> Iterator[World]:
 
 @dataclass
 class Story:
-    """What came of one schedule: by call and owner, how it ended, when, and how long it took."""
+    """What came of one schedule: by call and owner, how it ended, and how long it took.
+
+    Attributes
+    ----------
+    outcomes : dict
+        As `outcomes.Outcomes`.
+    errors : dict
+        The refusals themselves.
+    seconds : dict
+        Virtual seconds that each call took.
+    """
 
     seed: int
     path: Path
+    owners: int
     world: World
     outcomes: dict[int, dict[int, str]] = field(default_factory=dict)
     errors: dict[int, dict[int, CheckpointError]] = field(default_factory=dict)
     seconds: dict[int, dict[int, float]] = field(default_factory=dict)
 
-    def add(self, call: int, owner: int, outcome: str, seconds: float) -> None:
-        self.outcomes.setdefault(call, {})[owner] = outcome
-        self.seconds.setdefault(call, {})[owner] = seconds
-
     def text(self) -> str:
         """Tell the story to a person."""
-        lines = [f"seed {self.seed}"]
+        lines = [f"seed {self.seed} in {self.path}"]
         for call in sorted(self.outcomes):
             lines += [f"  call {call}, owner {owner}: {text}" for owner, text in sorted(self.outcomes[call].items())]
-        lines += [f"  {time:8.4f} owner {owner} {name}" for time, owner, name in self.world.trace[-400:]]
+        lines += [f"  {time:8.4f} owner {owner} {name}" for time, owner, name in self.world.trace[-300:]]
         return "\n".join(lines)
 
+    def saved(self, call: int) -> bool:
+        """Tell whether all owners say that a call has saved."""
+        found = self.outcomes.get(call, {}).values()
+        return len(found) == self.owners and all(text.startswith("saved ") for text in found)
 
-Begin = Callable[[World, int, int], None]
+    def check(self, *, clean: bool = True) -> None:
+        """Check that owners and store agree, that all that is listed is whole, and that nothing is left behind."""
+        wrong = outcomes.contradictions(self.outcomes, self.path)
+        assert not wrong, "\n".join(wrong) + "\n" + self.text()
+        outcomes.check_listed(self.path)
+        left = outcomes.leftovers(self.path) if clean else []
+        assert not left, f"left behind: {left}\n{self.text()}"
 
 
 def play(
     path: Path,
-    owners: int,
-    calls: int,
-    seed: int,
     plan: Plan,
-    state: Callable[[int, int], Any],
     *,
-    limit: float = 200.0,
-    calm: int = 2,
-    before: Begin = lambda world, owner, call: None,
+    owners: int = 3,
+    calls: int = 3,
+    calm: int = 1,
+    seed: int = 0,
+    limit: float = 300.0,
     resume: bool = True,
+    pause: Callable[[World], float] = lambda world: 0.0,
+    length: int = 24,
+    link: bool = False,
     **options: Any,
 ) -> Story:
     """Let all owners save `calls` times; call k saves step k.
 
     Parameters
     ----------
-    state : callable
-        ``state(owner, call)``: what an owner saves.
+    calm : int
+        At the last so many calls, for which all owners that live wait, nothing disturbs any more; nor does anything
+        before the first call.
     limit : float
         Virtual seconds until the schedule counts as hung.
-    calm : int
-        At the last so many calls, for which all owners wait, nothing disturbs any more; nor does anything before the
-        first call.
-    before : callable
-        ``before(world, owner, call)`` runs in the owner before each call.
     resume : bool
-        Whether all resume first, as call 0; its outcome is not recorded.
+        Whether all resume first.
+    pause : callable
+        Gives the virtual seconds that an owner computes before each call.
+    length : int
+        Elements of the sharded array.
+    link : bool
+        Whether the file system knows no no-replace rename, so that files are placed by link.
     options
         Of Checkpointer.
     """
-    with simulated(seed, plan) as world:
-        story = Story(seed, path, world)
+    options = {"deadline": DEADLINE, "keep": None, **options}
+    with simulated(seed, plan, link) as world:
+        story = Story(seed, path, owners, world)
         wires = Wiring.local(owners)
         here: list[int] = []
 
-        def meet() -> None:
-            """Wait until every owner has come so far."""
-            here.append(1)
-            count = owners * ((len(here) - 1) // owners + 1)
-            world.wait(lambda: len(here) >= count)
+        def meet(place: int) -> None:
+            """Wait until every owner that lives has come so far."""
+            here.append(place)
+            world.wait(lambda: here.count(place) + sum(map(world.killed, range(owners))) >= owners)
+
+        def save(checkpointer: mpickpt.Checkpointer, role: int, call: int) -> None:
+            begun = world.now
+            try:
+                outcome = f"saved {checkpointer.save(outcomes.state(role, owners, call, length), step=call).root}"
+            except CheckpointError as error:
+                outcome = outcomes.told(error)
+                story.errors.setdefault(call, {})[role] = error
+            story.outcomes.setdefault(call, {})[role] = outcome
+            story.seconds.setdefault(call, {})[role] = world.now - begun
 
         def owner(role: int) -> Callable[[], None]:
             def program() -> None:
-                checkpointer = mpickpt.Checkpointer(path, wires[role], **{"deadline": DEADLINE, "keep": None, **options})
+                checkpointer = mpickpt.Checkpointer(path, wires[role], **options)
                 if resume:
-                    checkpointer.resume(state(role, 0))
-                meet()
+                    checkpointer.resume(outcomes.state(role, owners, 0, length))
+                meet(0)
                 world.calm = False
                 for call in range(1, calls + 1):
                     if call == calls - calm + 1:
-                        meet()
-                        world.calm = True
-                    before(world, role, call)
-                    begun = world.now
-                    try:
-                        saved = checkpointer.save(state(role, call), step=call, cursor=10 * call)
-                        outcome = f"saved {saved.root}"
-                    except CheckpointError as error:
-                        outcome = f"{type(error).__name__}({error.role}) {error.message}"
-                        story.errors.setdefault(call, {})[role] = error
-                    story.add(call, role, outcome, world.now - begun)
+                        meet(call)
+                        world.quieten()
+                    world.sleep(0.0 if world.calm else pause(world))
+                    save(checkpointer, role, call)
 
             return program
 
@@ -416,12 +451,10 @@ def play(
             main.start()
         world.run(mains, limit)
         # What goes on in the background (removal of files, rotation) comes to its end.
+        world.quieten()
         quiet = Actor(lambda: world.sleep(30 * DEADLINE), "quiet", owner=-1)
         quiet.start()
         world.run([quiet], world.now + 60 * DEADLINE)
     if world.failures:
         raise AssertionError(story.text()) from world.failures[0]
     return story
-
-
-ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EDQUOT": errno.EDQUOT}

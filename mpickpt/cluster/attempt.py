@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -208,7 +209,8 @@ class Attempt:
 def remove(directory: str) -> None:
     """Remove the directory of an attempt that has failed: the other owners may be removing, or still making, files."""
     for _ in range(_TRIES):
-        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # `ignore_errors` does not ignore all
+            shutil.rmtree(directory, ignore_errors=True)
         if not os.path.lexists(directory):
             return
         time.sleep(_BETWEEN)

@@ -129,12 +129,12 @@ class Lineage:
     def _missing(self, what: str, names: list[RootName]) -> NotFoundError:
         there = ", ".join(f"step {name.step}" for name in names[-10:]) or "none"
         return NotFoundError(
-            f"there is no generation {what} on the lineage",
+            f"the generation asked for is not on the lineage: {what}",
             path=self.directory.roots_path,
             expected=what,
             found=there,
             unharmed="the store and all arrays",
-            advice="`mpickpt ls` lists what there is",
+            advice="`mpickpt ls RUN` lists what there is",
         )
 
     def _read(self, name: RootName, names: list[RootName]) -> Manifest:
@@ -267,7 +267,7 @@ class Lineage:
         self._protected = {published.name}
         try:
             removed = self.directory.rotate(self.keep, self.keep_every, self._protected)
-        except CheckpointError as error:
+        except Exception as error:  # whatever it is, no save fails for it
             _log.warning("%s could not rotate: %s", owner(0, self.host), error)
         else:
             if removed:

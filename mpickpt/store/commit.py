@@ -292,8 +292,10 @@ def refresh(path: str) -> None:
         If the directory cannot be written.
     """
     mark = temporary(path)
-    _close(create(mark), mark, None)
-    remove_quietly(mark)
+    try:
+        _close(create(mark), mark, None)
+    finally:
+        remove_quietly(mark)
 
 
 def sync_file(path: str) -> None:
@@ -311,8 +313,13 @@ def sync_file(path: str) -> None:
     sync_close(fd, path)
 
 
-def make_directory(path: str, sync_parent: bool = True, fence: bool = False) -> bool:
+def make_directory(path: str, sync_parent: bool = True, fence: bool = False, ours: bool = False) -> bool:
     """Make a directory and make its name durable in its parent.
+
+    Parameters
+    ----------
+    ours : bool
+        The name is nobody else's: whatever an error leaves of it is removed again.
 
     Returns
     -------
@@ -326,12 +333,15 @@ def make_directory(path: str, sync_parent: bool = True, fence: bool = False) -> 
     """
     try:
         os.mkdir(path)
+        if sync_parent:
+            sync_directory(os.path.dirname(path) or ".", fence)
     except FileExistsError as error:
         if not os.path.isdir(path):
             raise store_error(NotADirectoryError(errno.ENOTDIR, ""), "making a directory", path) from error
         return False
     except OSError as error:
-        raise store_error(error, "making a directory", path) from error
-    if sync_parent:
-        sync_directory(os.path.dirname(path) or ".", fence)
+        if ours:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+        raise error if isinstance(error, StoreError) else store_error(error, "making a directory", path) from error
     return True

@@ -7,7 +7,6 @@ docs/format.md says what is damage and what is only worth a warning.
 from __future__ import annotations
 
 import errno
-import functools
 import os
 from collections.abc import Container, Iterable
 from typing import Final
@@ -61,6 +60,7 @@ class Directory:
         self._way = way
         self._fence = False
         self._run: RunInfo | None = None
+        self._own_run: str | None = None
         self._kinds: dict[str, bool] = {}  # name of a readable root or void -> whether it is a root
 
     # ------------------------------------------------------------------ opening
@@ -142,10 +142,11 @@ class Directory:
             self._run = opening.read_run(self)
         return self._run
 
-    @functools.cached_property
+    @property
     def own_run(self) -> str | None:
         """The run's id where run.json or a claim tells it: no root of another run is taken for one of this store."""
-        return opening.own_run(self)
+        self._own_run = self._own_run or opening.own_run(self)  # without a lock: the file system may hang
+        return self._own_run
 
     # ------------------------------------------------------------------ roots
 
@@ -281,8 +282,7 @@ class Directory:
         try:
             if self.publish(self.roots_path, name, mine.encode()[0]):
                 return from_record(mine.error_record)
-        except StoreError as trouble:
-            # A disk may be too full for a void and still tell what stands there.
+        except StoreError as trouble:  # a disk may be too full for a void and still tell what stands there
             if commit.was_published(trouble) or not os.path.lexists(self.root_path(name)):
                 raise
         found = self.read_root(name)
@@ -309,7 +309,7 @@ class Directory:
             If it cannot be made, or is there already.
         """
         path = self.data_of(name)
-        if not commit.make_directory(path, fence=self.fence):
+        if not commit.make_directory(path, fence=self.fence, ours=True):
             raise store_error(FileExistsError(errno.EEXIST, ""), "making an attempt's directory", path)
         return path
 

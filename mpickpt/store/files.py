@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from mpickpt.errors import IntegrityError
 from mpickpt.format.records import MAX_BYTES
 from mpickpt.native import _native
+from mpickpt.store.commit import close_quietly
 from mpickpt.store.refusal import store_error
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -58,10 +59,10 @@ def open_regular(path: str, what: str) -> tuple[int, int]:
                 f"{what} is no regular file", path=path, expected="a regular file", found=stat.filemode(found.st_mode)
             )
     except OSError as error:
-        os.close(fd)
+        close_quietly(fd)
         raise store_error(error, f"opening {what}", path) from error
     except BaseException:
-        os.close(fd)
+        close_quietly(fd)
         raise
     return fd, found.st_size
 
@@ -114,7 +115,7 @@ def read_record(path: str, what: str, limit: int = MAX_BYTES) -> bytes:
         read_exact(fd, 0, memoryview(data), path)
         return bytes(data)
     finally:
-        os.close(fd)
+        close_quietly(fd)
 
 
 def names_in(path: str) -> list[str]:

@@ -6,6 +6,7 @@ no-replace rename answers EEXIST. docs/protocol.md has the table.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -166,10 +167,10 @@ def probe(directory: str) -> Promise:
     kind = _KINDS.get(magic, _UNKNOWN)
     place = os.path.join(directory, f"{commit.TEMPORARY}probe-{uuid.uuid4().hex}")
     try:
-        os.mkdir(place)
-    except OSError as error:
-        raise store_error(error, "writing in the store's directory", directory) from error
-    try:
+        try:
+            os.mkdir(place)
+        except OSError as error:
+            raise store_error(error, "writing in the store's directory", directory) from error
         renames = _native.have_renameat2 and _try(_native.rename_noreplace, place, keeps_source=False)
         links = _try(_native.link, place, keeps_source=True)
         commit.sync_directory(place, kind.fence)
@@ -179,7 +180,8 @@ def probe(directory: str) -> Promise:
     except OSError as error:
         raise store_error(error, "a trial write in the store's directory", directory) from error
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        with contextlib.suppress(OSError):  # `ignore_errors` does not ignore all
+            shutil.rmtree(place, ignore_errors=True)
     return _promise(directory, magic, kind, renames, links)
 
 

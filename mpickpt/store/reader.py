@@ -6,6 +6,7 @@ then the header itself, then header against record. So damage is named as damage
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from mpickpt.format.shard import agree, chunk_digest, head_size, locate_tables, 
 from mpickpt.native import _native
 from mpickpt.state import dtypes
 from mpickpt.state.region import Box, Region, Schema, flat_boxes
+from mpickpt.store.commit import close_quietly
 from mpickpt.store.files import open_regular, read_exact
 from mpickpt.store.source import GRAIN, flat_bytes
 from mpickpt.store.threads import Buffers
@@ -203,7 +205,7 @@ class Shard:
         """Close the file; may be called twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            close_quietly(fd)
 
     def __enter__(self) -> Shard:
         return self
@@ -250,6 +252,11 @@ class Shard:
                     jobs.append(_Job(entry, want, meet))
         return Reading(self, jobs, found)
 
+    def expect_all(self) -> None:
+        """Tell the kernel that the whole file will be read, so that it reads further ahead; only a hint."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
     # ------------------------------------------------------------------ chunks
 
     def span(self, index: int) -> tuple[int, int]:
@@ -295,7 +302,7 @@ class Shard:
             for entry in self.layout.entries
             if entry.offset < stop and entry.offset + entry.spec.nbytes > start
         ]
-        more = f" and {len(regions) - 1} more regions" if len(regions) > 1 else ""
+        more = f"; {len(regions) - 1} more regions lie in them" if len(regions) > 1 else ""
         at = self.layout.data_offset
         return IntegrityError(
             f"bytes {at + start} to {at + stop} of a shard are not what its table names{more}",
@@ -345,6 +352,8 @@ class Reading:
                 if job.needs(lo, hi):
                     self._jobs.setdefault(index, []).append(job)
         self.chunks = sorted(self._jobs)
+        if len(self.chunks) == shard.layout.chunks:
+            shard.expect_all()
 
     def read(self, index: int, level: str, buffers: Buffers, progress: Progress | None = None) -> None:
         """Read one chunk, verify it, and bring its bytes to where they are wanted.

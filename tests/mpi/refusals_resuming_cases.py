@@ -1,4 +1,7 @@
-"""Every way in which a resume is refused, made to happen on real owners; test_refusals_resuming.py says what must come."""
+"""Every way in which a resume is refused, made to happen on real owners.
+
+test_refusals_resuming.py says what must come.
+"""
 
 from __future__ import annotations
 
@@ -338,7 +341,9 @@ def _whole(scene: Scene) -> dict[str, Any]:
     return {
         "w": np.zeros(6),
         "m": Split(np.zeros(len(scene.rows()), "float32"), length=LENGTH),
-        "box": Sharded([(np.zeros((owners, 4)), (0, 0))] if scene.role == 0 else [], shape=(owners, 4), dtype="float64"),
+        "box": Sharded(
+            [(np.zeros((owners, 4)), (0, 0))] if scene.role == 0 else [], shape=(owners, 4), dtype="float64"
+        ),
         "lr": 0.0,
         "rng": PerOwner(np.random.default_rng(5), on_resize="keep"),
         "model": Model(0),
@@ -371,7 +376,7 @@ def another_owner_count_where_the_placement_is_bound(comm: MPI.Intracomm, direct
 @rank.case
 @at(3)
 def another_owner_count_and_something_of_each_owners_own(comm: MPI.Intracomm, directory: Path) -> Any:
-    """Whose random state would a new owner get?"""
+    """Nobody can tell whose random state a new owner would get."""
 
     def look(scene: Scene) -> Any:
         state = {**_whole(scene), "rng": PerOwner(np.random.default_rng(5))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from sameness import numbers, open_run, refused, require, round_trip, same, shar
 
 import mpickpt
 from mpickpt import PerOwner, Replicated, Sharded, Spec, Split, Value
+from mpickpt.cluster.topology import place
+from mpickpt.cluster.transport import MpiTransport
 from mpickpt.state import dtypes
 
 if TYPE_CHECKING:
@@ -552,6 +555,35 @@ def the_next_checkpointer_hears_nothing_of_one_left_in_a_refusal(comm: MPI.Intra
             ckpt.resume()
             ckpt.save({"w": np.full(3, turn, "f4")}, step=turn + 1)
             same(ckpt.resume({"w": Spec((3,), "f4")}).state["w"], np.full(3, turn, "f4"))
+
+
+@rank.case
+def a_new_wire_hears_nothing_of_a_freed_one(comm: MPI.Intracomm, directory: Path) -> None:
+    """What is sent when the receiver has freed its end already waits there for the next communicator."""
+    me = comm.Get_rank()
+    neighbours = place(me, comm.Get_size()).neighbours
+    for turn in range(4):
+        first = (me == 0) == (turn % 2 == 0)  # once the root frees before its children send, once they do
+        wire = MpiTransport(comm, neighbours)
+        if first:
+            wire.close(1.0)
+        rank.meet(comm)
+        if not first:
+            for role in neighbours:
+                wire.send(role, b"stale")
+            wire.close(1.0)
+        rank.meet(comm)
+        wire = MpiTransport(comm, neighbours)
+        for role in neighbours:
+            wire.send(role, b"fresh")
+        heard: list[tuple[int, bytes]] = []
+        limit = time.monotonic() + 10
+        while len(heard) < len(neighbours) and time.monotonic() < limit:
+            heard += wire.poll()
+            time.sleep(0.001)
+        require(sorted(heard) == sorted((role, b"fresh") for role in neighbours), "turn", turn, "heard", heard)
+        rank.meet(comm)
+        wire.close(1.0)
 
 
 if __name__ == "__main__":

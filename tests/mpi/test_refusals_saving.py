@@ -349,32 +349,33 @@ def test_an_owner_that_never_calls_is_named_and_fails_only_the_call_it_missed(mp
     assert len({one["next"][1] for one in found}) == 1
 
 
-@pytest.mark.parametrize(("case", "owners"), parameters(PROGRAM, ["nobody_can_tell_whether_the_root_was_published"]))
-def test_nobody_can_tell_whether_the_root_was_published(mpi: str, case: str, owners: int) -> None:
-    found = outcomes(PROGRAM, mpi, case, owners)
-    for role, one in enumerate(found):
-        record = one["raised"]["record"]
-        check_readable(record, one["raised"]["message"])
-        if role == 0:  # stopped, it hears from the others that they lost it; it can reach the store
-            assert record["class"] in ("DeadlineError", "InDoubtError")
-        else:
-            expect = Expect(
-                "InDoubtError", r"nobody can tell .* silent \(owner 0 \(host .*Input/output error",
-                role=role, path=ROOT.format(3), advice="next resume finds out",
-            )  # fmt: skip
-            check_record(record, one["raised"]["message"], expect, owners)
-            assert one["seconds"] < 0.6 + 2.0
-    check_unharmed(found, VOID)
-    check_next_save(found)
-
-
 def _check_the_store_decided(found: list[Any], published: bool) -> None:
     """Whatever was said, what is listed is whole, and whoever reported success reported what is listed."""
     assert found[0]["listed"] == ([1, 2, 3] if published else [1, 2])
     for one in found:
         assert published or "raised" in one or one["value"] == "interrupted"
     assert found[0]["older"]
+    assert all(one["arrays"] for one in found)
     check_next_save(found)
+
+
+@pytest.mark.parametrize("owners", [2, 3])
+def test_nobody_can_tell_whether_the_root_was_published(mpi: str, owners: int) -> None:
+    found = outcomes(PROGRAM, mpi, "nobody_can_tell_whether_the_root_was_published", owners)
+    for role, one in enumerate(found[1:], 1):
+        record = one["raised"]["record"]
+        expect = Expect(
+            "InDoubtError", r"nobody can tell .* silent \(owner 0 \(host .*Input/output error", role=role,
+            path=ROOT.format(3), advice="next resume finds out",
+        )  # fmt: skip
+        check_record(record, one["raised"]["message"], expect, owners)
+        assert one["seconds"] < 0.6 + 2.0
+    # Owner 0, stopped meanwhile, hears of their doubt before it publishes, or not; it can reach the store.
+    published = "value" in found[0]
+    if not published:
+        check_readable(found[0]["raised"]["record"], found[0]["raised"]["message"])
+        assert found[0]["raised"]["record"]["class"] in ("DeadlineError", "InDoubtError")
+    _check_the_store_decided(found, published)
 
 
 def test_an_interrupt_of_one_owner_after_it_has_committed(mpi: str) -> None:

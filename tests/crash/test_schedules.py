@@ -1,0 +1,154 @@
+"""Owners are stopped, slowed and killed at random, in simulated time: all are told the same, and it is what is true.
+
+Every failpoint and every operation of the file system is a place where an owner may be stopped with all its threads
+for up to six deadlines, or one of its threads may be slow. Whatever happens, a root is listed if and only if all that
+finish say saved, with its digest; nothing is left behind; and once nothing disturbs any more, all save again. The seed
+of a schedule that fails is printed, and plays it again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import outcomes
+import pytest
+from simulation import DEADLINE, Plan, Story, World, play
+
+CALLS = 7
+WAYS = {
+    "each-rename": {"write": "each"},
+    "each-link": {"write": "each", "link": True},
+    "gather-rename": {"write": "gather"},
+    "gather-link": {"write": "gather", "link": True},
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """How shards are written and files are placed."""
+    return WAYS[request.param]
+
+
+def random_stops(seed: int) -> Plan:
+    """Stop owners and slow threads, more or less often and long."""
+    random_ = random.Random(f"stops {seed}")
+    stops = random_.choice([0.002, 0.006, 0.02])
+    slow = random_.choice([0.0, 0.01])
+    longest = DEADLINE * random_.choice([1.5, 3, 6])
+
+    def at(world: World, owner: int, name: str) -> None:
+        dice = random_.random()
+        if dice < stops:
+            world.freeze(owner, random_.uniform(0.2 * DEADLINE, longest))
+            world.sleep(0)
+        elif dice < stops + slow:
+            world.sleep(random_.uniform(0, 9 * DEADLINE if name == "op.fsync" else 1.5 * DEADLINE))
+        elif dice < 0.3:
+            world.sleep(0.01 * DEADLINE * random_.random())
+
+    return Plan(at)
+
+
+def random_kills(seed: int) -> Plan:
+    """Kill up to two owners, and stop others."""
+    random_, stops = random.Random(f"kills {seed}"), random_stops(seed)
+    left = [random_.choice([1, 1, 2])]
+
+    def at(world: World, owner: int, name: str) -> None:
+        if left[0] and random_.random() < 0.002:
+            left[0] -= 1
+            world.kill(owner)
+            world.sleep(0)
+        stops.at(world, owner, name)
+
+    return Plan(at)
+
+
+def stopped(path: Path, seed: int, **way: Any) -> Story:
+    """Play one schedule of stops, and check it."""
+    story = play(
+        path, random_stops(seed), calls=CALLS, calm=2, seed=seed, pause=lambda w: 2 * w.random.random() ** 4, **way
+    )
+    story.check()
+    for call in (CALLS - 1, CALLS):
+        assert story.saved(call), f"call {call} was not disturbed\n{story.text()}"
+    foreign = [text for call in story.outcomes.values() for text in call.values() if not _expected(text)]
+    assert not foreign, f"{foreign}\n{story.text()}"
+    return story
+
+
+def _expected(text: str) -> bool:
+    return text.startswith(("saved ", "DeadlineError("))
+
+
+def kinds(story: Story) -> Counter[str]:
+    """Count how calls ended: saved, void or abort."""
+    there, found = outcomes.roots(story.path), Counter[str]()
+    for call in story.outcomes:
+        void = outcomes.VOID in there.get(call, [])
+        found["saved" if story.saved(call) else "void" if void else "abort"] += 1
+    return found
+
+
+def _stops(path: Path, seeds: range, way: dict[str, Any]) -> None:
+    count = Counter[str]()
+    for seed in seeds:
+        count += kinds(stopped(path / str(seed), seed, **way))
+    print(f"seeds {seeds}: {dict(count)}")
+    assert min(count["saved"], count["void"], count["abort"]) > 0, f"the schedules do not reach everything: {count}"
+
+
+def test_all_owners_and_the_store_agree_whoever_is_stopped_when(tmp_path: Path, way: dict[str, Any]) -> None:
+    _stops(tmp_path, range(60), way)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_all_owners_and_the_store_agree_in_a_thousand_schedules(tmp_path: Path, way: dict[str, Any]) -> None:
+    _stops(tmp_path, range(1000, 2000), way)
+
+
+@pytest.mark.parametrize("owners", [1, 2, 5])
+def test_other_owner_counts_agree_too(tmp_path: Path, owners: int) -> None:
+    for seed in range(20):
+        stopped(tmp_path / str(seed), seed, owners=owners)
+
+
+def _kills(path: Path, seeds: range, way: dict[str, Any]) -> None:
+    count = Counter[str]()
+    for seed in seeds:
+        where = path / str(seed)
+        story = play(where, random_kills(seed), calls=5, calm=1, seed=seed, **way)
+        story.check(clean=False)
+        killed = [owner for owner in range(story.owners) if story.world.killed(owner)]
+        count.update(f"killed {owner}" for owner in killed)
+        # The next start resumes from what was complete, and saves.
+        again = play(where, Plan(), seed=seed, calls=7, calm=7, **way)
+        again.check(clean=False)
+        newest = max((call for call in story.outcomes if outcomes.roots(where).get(call)), default=0)
+        assert all(again.saved(call) for call in again.outcomes if call > max(newest, 5)), again.text()
+    print(f"seeds {seeds}: {dict(count)}")
+    assert len(count) == 3, f"not every owner was killed: {count}"
+
+
+def test_whoever_is_killed_when_the_others_agree_and_the_next_start_goes_on(
+    tmp_path: Path, way: dict[str, Any]
+) -> None:
+    _kills(tmp_path, range(25), way)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_whoever_is_killed_when_in_a_thousand_schedules(tmp_path: Path, way: dict[str, Any]) -> None:
+    _kills(tmp_path, range(1000, 2000), way)
+
+
+def test_a_seed_plays_the_same_schedule_again(tmp_path: Path) -> None:
+    first, second = (
+        play(tmp_path / name, random_stops(7), calls=4, seed=7, pause=lambda w: w.random.random()) for name in "ab"
+    )
+    assert [(time, owner, name) for time, owner, name in first.world.trace] == second.world.trace
+    assert first.seconds == second.seconds
