@@ -43,7 +43,7 @@ _DECODER: Final = json.JSONDecoder(
 )
 #: Without the hooks that cost most. Text that is canonical has no key twice; `_LONG` finds numbers that are too long.
 _FAST: Final = json.JSONDecoder(parse_float=_refuse_float, parse_constant=_refuse_float)
-_LONG: Final = re.compile(r"(?:^|[\[:,-])[0-9]{%d}" % (MAX_DIGITS + 1))
+_LONG: Final = re.compile(rf"(?:^|[\[:,-])[0-9]{{{MAX_DIGITS + 1}}}")
 
 
 def loads(data: bytes, *, what: str, path: str | None = None, exact: bool = True) -> Any:

@@ -22,7 +22,6 @@ from mpickpt.cluster.lineage import Lineage
 from mpickpt.cluster.publish import Options, Publisher
 from mpickpt.cluster.restore import Request, Resumed, resume
 from mpickpt.cluster.survey import Survey
-from mpickpt.cluster.topology import place
 from mpickpt.cluster.wiring import Wiring
 from mpickpt.errors import FormatError, StateError
 from mpickpt.state import nest, values
@@ -182,7 +181,7 @@ class Checkpointer:
         if contract is not None and not isinstance(contract, Contract):
             raise StateError("contract is no Contract", found=repr(contract)[:100])
         policy = policy_of(nonfinite)
-        wiring = Wiring.of(comm, alone)
+        wiring = Wiring.of(comm, alone, "star")
         self._host = socket.gethostname()
         self._directory = Directory(path)
         self._contract = contract or Contract()
@@ -190,14 +189,16 @@ class Checkpointer:
         self._jobs = Pool(_JOBS, "mpickpt-job")
         writers = max(1, min(_MOST_WRITERS, len(os.sched_getaffinity(0))))
         self._chunks = Pool(writers, "mpickpt-chunk")
-        here = place(wiring.role, wiring.owners)
+        here = wiring.place
         self._wiring = wiring
         self._saves = Line(wiring.saves, here, float(deadline), self._host, self._jobs)
         self._others = Line(wiring.others, here, float(deadline), self._host, self._jobs)
         self._lineage = Lineage(self._directory, wiring.owners, self._host, keep, keep_every, rotate == "before")
         self._survey = Survey(self._others, self._directory, self._lineage)
         options = Options(write, digest, policy)
-        self._publisher = Publisher(self._saves, self._directory, self._contract, options, self._refuses, self._chunks)
+        self._publisher = Publisher(
+            self._saves, wiring.topology, self._directory, self._contract, options, self._refuses, self._chunks
+        )
         self._rotating: Future[None] | None = None
         self._closed = False
 
@@ -300,7 +301,8 @@ class Checkpointer:
         NotFoundError
             The generation asked for is not there.
         DisagreementError, DeadlineError, StoreError, StateError
-            As for `save`. In every case nothing of the caller's was written.
+            As for `save`. In every case nothing of the caller's was written, but for one: where ``load_state_dict()``
+            of the caller's raises at one owner, arrays are filled already, and all owners get the StateError.
         """
         self._check_open()
         role, owners = self._wiring.role, self._wiring.owners

@@ -49,7 +49,7 @@ class CheckpointError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
-    #: What to do next, where a refusal of this class does not say so itself.
+    #: What to do next, where a refusal of this class in a collective call does not say so itself.
     default_advice: ClassVar[str | None] = None
 
     def __init__(
@@ -76,7 +76,7 @@ class CheckpointError(Exception):
         self.found = found
         self.roles = tuple(roles)
         self.unharmed = unharmed
-        self.advice = self.default_advice if advice is None else advice
+        self.advice = advice
 
     def __str__(self) -> str:
         where = []
@@ -110,6 +110,14 @@ class CheckpointError(Exception):
             self.role = role
         if self.role == role and self.host is None:
             self.host = host
+        return self
+
+    def complete(self, unharmed: str) -> CheckpointError:
+        """Say what is unharmed and what to do next, where that is not said yet. Returns itself."""
+        if self.unharmed is None:
+            self.unharmed = unharmed
+        if self.advice is None:
+            self.advice = self.default_advice
         return self
 
     def to_record(self) -> dict[str, Any]:

@@ -380,6 +380,7 @@ def play(
     *,
     owners: int = 3,
     calls: int = 3,
+    first: int = 1,
     calm: int = 1,
     seed: int = 0,
     limit: float = 300.0,
@@ -393,6 +394,8 @@ def play(
 
     Parameters
     ----------
+    first : int
+        The number of the first call.
     calm : int
         At the last so many calls, for which all owners that live wait, nothing disturbs any more; nor does anything
         before the first call.
@@ -437,8 +440,8 @@ def play(
                     checkpointer.resume(outcomes.state(role, owners, 0, length))
                 meet(0)
                 world.calm = False
-                for call in range(1, calls + 1):
-                    if call == calls - calm + 1:
+                for call in range(first, first + calls):
+                    if call == first + calls - calm:
                         meet(call)
                         world.quieten()
                     world.sleep(0.0 if world.calm else pause(world))

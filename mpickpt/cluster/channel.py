@@ -290,8 +290,7 @@ class Call(Mailbox):
         error.at(self.place.role, self.line.host)
         if error.host is None and error.role is not None:
             error.host = self.line.transport.hosts.get(error.role)
-        if error.unharmed is None:
-            error.unharmed = self.unharmed
+        error.complete(self.unharmed)
         if self.working is not None:
             self.working.cancelled = True
         # Published with its durability unknown: neither a void nor a second sync may follow.

@@ -10,6 +10,7 @@ import os
 
 from mpickpt import failpoints
 from mpickpt.cluster.attempt import Attempt
+from mpickpt.cluster.topology import Place
 from mpickpt.errors import CheckpointError, StoreError
 from mpickpt.format.names import shard_file
 from mpickpt.store import commit
@@ -17,11 +18,17 @@ from mpickpt.store.directory import Directory
 from mpickpt.store.files import names_in
 
 
-def sync_attempt(directory: Directory, attempt: Attempt) -> None:
-    """Sync what the star's owners have made: each folder once, and the attempt's directory."""
-    for folder in sorted({os.path.dirname(attempt.path(shard_file(role))) for role in range(attempt.owners)}):
+def sync_folders(directory: Directory, attempt: Attempt, place: Place) -> None:
+    """Sync the folders of this owner's files and of its leaves', each once; other children have synced their own."""
+    roles = [place.role, *(role for role, size in place.children if size == 1)]
+    for folder in sorted({os.path.dirname(attempt.path(shard_file(role))) for role in roles}):
         if os.path.isdir(folder):
             commit.sync_directory(folder, directory.fence)
+
+
+def sync_attempt(directory: Directory, attempt: Attempt, place: Place) -> None:
+    """Sync, at the root, its group's folders and then the attempt's directory."""
+    sync_folders(directory, attempt, place)
     commit.sync_directory(attempt.directory, directory.fence)
 
 

@@ -13,7 +13,6 @@ The steps, each with its failpoints, are those of docs/protocol.md, "Publish":
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from mpickpt.cluster.agree import agree
 from mpickpt.cluster.attempt import Agreed, Attempt, Sums
 from mpickpt.cluster.channel import Call, Kind, Line, Outcome
 from mpickpt.cluster.commitments import Heard, bounds_of, hear, shared_records
-from mpickpt.cluster.topology import Place, writers
+from mpickpt.cluster.topology import Place, Topology
 from mpickpt.errors import NonFiniteError, StoreError, TopologyError
 from mpickpt.format.commitment import Commitment, SharedShard
 from mpickpt.format.manifest import Manifest, ShardRecord
@@ -81,6 +80,7 @@ class Publisher:
     def __init__(
         self,
         line: Line,
+        topology: Topology,
         directory: Directory,
         contract: Contract,
         options: Options,
@@ -88,6 +88,7 @@ class Publisher:
         pool: Pool,
     ) -> None:
         self.line = line
+        self.topology = topology
         self.directory = directory
         self.contract = contract
         self.options = options
@@ -238,7 +239,7 @@ class Publisher:
             capture=capture,
             role=call.place.role,
             owners=call.place.owners,
-            writers=writers(call.place.owners),
+            writers=self.topology.writers,
             refuses=self.refuses,
         )
 
@@ -313,7 +314,7 @@ class Publisher:
         commit.write_new(path, data)
         attempt.files.append(path)
         if place.children:
-            commit.sync_directory(os.path.dirname(path), self.directory.fence)
+            deciding.sync_folders(self.directory, attempt, place)
         return bytes.fromhex(name.partition(":")[2])
 
     def _await_release(self, call: Call, attempt: Attempt) -> Published:
@@ -353,13 +354,13 @@ class Publisher:
             containers=declarations.containers,
             contract=self.contract.to_json(),
             owners=call.place.owners,
-            topology={"kind": "star", "fan_out": max(1, call.place.owners - 1)},
+            topology=self.topology.to_json(),
             parent=self.parent,
             written=self._told(call.place.owners),
             lineage=self.lineage,
         )
         data, root = call.run(manifest.encode, attempt.algorithm)
-        call.run(deciding.sync_attempt, self.directory, attempt)
+        call.run(deciding.sync_attempt, self.directory, attempt, call.place)
         call.committed()
         placed = call.run(deciding.place_root, self.directory, attempt, data)
         if isinstance(placed, StoreError):

@@ -170,8 +170,8 @@ def _agree_on_outcome(
     advise: Callable[[CheckpointError], None],
 ) -> dict[str, Any]:
     """Tell the own outcome and learn that of all: one refusal for all, or what owner 0 concludes."""
-    if mine is not None and mine.unharmed is None:
-        mine.unharmed = call.unharmed
+    if mine is not None:
+        mine.complete(call.unharmed)
     worst = merge_outcomes(mine, call.from_children(Kind.OUTCOME))
     if call.place.parent is not None:
         call.up(Kind.OUTCOME, canonical.dumps(None if worst is None else worst.to_record()))
@@ -187,8 +187,7 @@ def _agree_on_outcome(
         elif isinstance(worst, IntegrityError | FormatError | CoverageError | MomentError | NonFiniteError):
             call.run(advise, worst)
         if worst is not None:
-            worst.unharmed = worst.unharmed or call.unharmed
-            result["error"] = worst.to_record()
+            result["error"] = worst.complete(call.unharmed).to_record()
         body = canonical.dumps(result)
     call.down(Kind.RESULT, body)
     result = canonical.loads(body, what="the result of all")

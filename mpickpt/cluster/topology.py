@@ -114,13 +114,3 @@ def _children(role: int, size: int, fan_out: int, per_node: int | None) -> tuple
         starts = [first, *sorted({start for start in rounded if first < start < end})]
     ends = [*starts[1:], end]
     return tuple((start, stop - start) for start, stop in zip(starts, ends, strict=True))
-
-
-def place(role: int, owners: int, fan_out: int | None = None) -> Place:
-    """Find the place of `role` among `owners`; without `fan_out` in a star."""
-    return Topology(owners, max(1, owners - 1) if fan_out is None else fan_out).place(role)
-
-
-def writers(owners: int) -> tuple[int, ...]:
-    """Give the roles that write what all owners of a star hold alike."""
-    return Topology(owners, max(1, owners - 1)).writers

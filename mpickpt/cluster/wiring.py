@@ -6,7 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mpickpt.cluster.topology import place
+import numpy as np
+
+from mpickpt.cluster.topology import Place, Topology
 from mpickpt.cluster.transport import LocalTransport, MpiTransport, Transport
 from mpickpt.errors import StateError
 
@@ -21,13 +23,23 @@ LAUNCHER_VARIABLES: Final = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS",
 class Wiring:
     """One owner's wires: one for saves, one for everything else, so that neither disturbs the other."""
 
-    role: int
-    owners: int
+    place: Place
+    topology: Topology
     saves: Transport
     others: Transport
 
+    @property
+    def role(self) -> int:
+        """This owner's role."""
+        return self.place.role
+
+    @property
+    def owners(self) -> int:
+        """How many owners there are."""
+        return self.place.owners
+
     @classmethod
-    def of(cls, comm: Any, alone: bool) -> Wiring:
+    def of(cls, comm: Any, alone: bool, kind: str = "auto", fan_out: int = 16) -> Wiring:
         """Wire an owner up. Collective over `comm`.
 
         Parameters
@@ -36,6 +48,9 @@ class Wiring:
             None makes one owner, without MPI.
         alone : bool
             Whether one owner is right even where a launcher says that there are several processes.
+        kind : {"star", "tree", "auto"}
+        fan_out : int
+            The most children of an owner in a tree.
 
         Raises
         ------
@@ -51,19 +66,40 @@ class Wiring:
             raise StateError(
                 "comm is no communicator of mpi4py", expected="mpi4py.MPI.Intracomm or None", found=repr(comm)[:100]
             )
-        return cls._mpi(comm)
+        return cls._mpi(comm, kind, fan_out)
 
     @classmethod
-    def _mpi(cls, comm: MPI.Intracomm) -> Wiring:
-        role, owners = comm.Get_rank(), comm.Get_size()
-        neighbours = place(role, owners).neighbours
-        return cls(role, owners, MpiTransport(comm, neighbours), MpiTransport(comm, neighbours))
+    def _mpi(cls, comm: MPI.Intracomm, kind: str, fan_out: int) -> Wiring:
+        topology = Topology.of(kind, comm.Get_size(), fan_out, _owners_per_node(comm))
+        place = topology.place(comm.Get_rank())
+        return cls(place, topology, MpiTransport(comm, place.neighbours), MpiTransport(comm, place.neighbours))
 
     @classmethod
-    def local(cls, owners: int) -> list[Wiring]:
-        """Wire up owners that are threads of this process."""
+    def local(cls, owners: int, topology: Topology | None = None) -> list[Wiring]:
+        """Wire up owners that are threads of this process, as a star unless told otherwise."""
         saves, others = LocalTransport.wires(owners), LocalTransport.wires(owners)
-        return [cls(role, owners, saves[role], others[role]) for role in range(owners)]
+        shape = topology or Topology.of("star", owners, owners)
+        return [cls(shape.place(role), shape, saves[role], others[role]) for role in range(owners)]
+
+
+def _owners_per_node(comm: MPI.Intracomm) -> int | None:
+    """Give how many owners each node has, where ranks fill one node after the other; None where they do not.
+
+    Each owner knows its own node; whether all say the same takes two reductions, at construction.
+    """
+    from mpi4py import MPI
+
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
+    count, place = node.Get_size(), node.Get_rank()
+    node.Free()
+    most = np.array([count], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    per_node, owners = int(most[0]), comm.Get_size()
+    first = comm.Get_rank() - place
+    # The last node may have fewer owners than the others.
+    regular = np.array([comm.Get_rank() % per_node == place and count == min(per_node, owners - first)], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, regular, MPI.MIN)
+    return per_node if regular[0] and 1 < per_node < owners else None
 
 
 def _check_alone(alone: bool) -> None:

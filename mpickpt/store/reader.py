@@ -302,7 +302,7 @@ class Shard:
             for entry in self.layout.entries
             if entry.offset < stop and entry.offset + entry.spec.nbytes > start
         ]
-        more = f"; {len(regions) - 1} more regions lie in them" if len(regions) > 1 else ""
+        more = f"; {len(regions) - 1} more region(s) lie in them" if len(regions) > 1 else ""
         at = self.layout.data_offset
         return IntegrityError(
             f"bytes {at + start} to {at + stop} of a shard are not what its table names{more}",

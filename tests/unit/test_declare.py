@@ -216,7 +216,11 @@ def test_contracts_and_options_field_by_field() -> None:
         "contract placement 'ask' at owner 0, 'free' at owner 1; "
         "options keep 1 at owner 0, True at owner 1; options write 'each' at owner 0, 'gather' at owner 1"
     ).replace("contract ", "contract: ").replace("options ", "options: ")
-    assert (error.region, error.expected, error.found) == (None, "0.001 (owner 0)", "0.01 (owner 1)")
+    assert (error.region, error.expected, error.found) == (
+        None,
+        "identity.lr 0.001 (owner 0)",
+        "identity.lr 0.01 (owner 1)",
+    )
 
 
 def test_at_most_twenty_differences_are_listed_and_each_once() -> None:
