@@ -13,12 +13,12 @@ from typing import Any, Final, NoReturn
 from mpickpt.errors import FormatError
 
 MAX_DIGITS: Final = 20
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def dumps(value: object) -> bytes:
     """Write plain data (dict with string keys, list, str, int, bool, None) as canonical JSON in UTF-8."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8")
+    return _ENCODER.encode(value).encode("utf-8")
 
 
 def _refuse_float(text: str) -> NoReturn:

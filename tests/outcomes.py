@@ -13,8 +13,8 @@ from mpickpt.format.manifest import Manifest
 from mpickpt.store.commit import TEMPORARY
 from mpickpt.store.directory import Directory
 
-#: How a refusal begins that leaves open whether the generation is published (docs/protocol.md, P10).
-OPEN = ("InDoubtError", "StoreError(0) published, durability unknown")
+#: How an outcome begins that leaves open whether the generation is published (docs/protocol.md, P10).
+OPEN = ("InDoubtError", "StoreError(0) published, durability unknown", "KeyboardInterrupt")
 VOID = "void"
 
 Outcomes = Mapping[int, Mapping[int, str]]

@@ -131,7 +131,8 @@ def stop(seconds: float | None = None) -> None:
     pid = os.getpid()
     if seconds is not None:
         subprocess.Popen(["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {pid}"])
-    os.kill(pid, signal.SIGSTOP)
+    # To this very thread, which then goes no further; a signal to the process may be taken by another thread, later.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def kill() -> None:
@@ -226,17 +227,17 @@ def meet(comm: MPI.Intracomm) -> None:
 
 
 def main() -> None:
-    """Run the cases of the program: ``--owners N...`` each on so many of the ranks, ``--only NAME`` just one."""
+    """Run the cases of the program: ``--owners N...`` each on so many of the ranks, ``--only NAME...`` just some."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--owners", type=int, nargs="+")
-    parser.add_argument("--only")
+    parser.add_argument("--only", nargs="+")
     options = parser.parse_args()
     everyone = world()
     outcomes: dict[str, Any] = {}
     for owners in options.owners or [everyone.Get_size()]:
         comm = everyone.Split(0 if everyone.Get_rank() < owners else 1, everyone.Get_rank())
         for name, function in _cases.items():
-            if options.only in (None, name):
+            if not options.only or name in options.only:
                 directory = folder() / f"{name}-{owners}"
                 if everyone.Get_rank() == 0:
                     directory.mkdir()

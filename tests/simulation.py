@@ -427,6 +427,8 @@ def play(
             begun = world.now
             try:
                 outcome = f"saved {checkpointer.save(outcomes.state(role, owners, call, length), step=call).root}"
+            except KeyboardInterrupt as error:
+                outcome = outcomes.told(error)
             except CheckpointError as error:
                 outcome = outcomes.told(error)
                 story.errors.setdefault(call, {})[role] = error

@@ -57,26 +57,30 @@ class LocalTransport:
 
     name = "none"
 
-    def __init__(self, role: int, queues: Sequence[deque[tuple[int, bytes]]]) -> None:
+    def __init__(self, role: int) -> None:
         self._role = role
-        self._queues = queues
-        self.hosts = dict.fromkeys(range(len(queues)), socket.gethostname())
+        self._queue: deque[tuple[int, bytes]] = deque()
+        self._others: dict[int, deque[tuple[int, bytes]]] = {}
+        self.hosts: dict[int, str] = {}
 
     @classmethod
-    def wires(cls, owners: int) -> list[LocalTransport]:
-        """Make the connected transports of all owners."""
-        queues: list[deque[tuple[int, bytes]]] = [deque() for _ in range(owners)]
-        return [cls(role, queues) for role in range(owners)]
+    def wires(cls, neighbours: Sequence[Sequence[int]]) -> list[LocalTransport]:
+        """Make the connected transports of all owners; `neighbours` has those of each role."""
+        wires, host = [cls(role) for role in range(len(neighbours))], socket.gethostname()
+        for wire, roles in zip(wires, neighbours, strict=True):
+            wire._others = {role: wires[role]._queue for role in roles}
+            wire.hosts = dict.fromkeys(roles, host)
+        return wires
 
     def send(self, role: int, message: bytes) -> None:
         """Put the message into the other's queue."""
-        self._queues[role].append((self._role, message))
+        self._others[role].append((self._role, message))
 
     def poll(self) -> list[tuple[int, bytes]]:
         """Empty the own queue."""
-        mine, arrived = self._queues[self._role], []
-        while mine:
-            arrived.append(mine.popleft())
+        arrived = []
+        while self._queue:
+            arrived.append(self._queue.popleft())
         return arrived
 
     def dead(self) -> frozenset[int]:

@@ -77,9 +77,10 @@ class Wiring:
     @classmethod
     def local(cls, owners: int, topology: Topology | None = None) -> list[Wiring]:
         """Wire up owners that are threads of this process, as a star unless told otherwise."""
-        saves, others = LocalTransport.wires(owners), LocalTransport.wires(owners)
         shape = topology or Topology.of("star", owners, owners)
-        return [cls(shape.place(role), shape, saves[role], others[role]) for role in range(owners)]
+        places = [shape.place(role) for role in range(owners)]
+        saves, others = (LocalTransport.wires([place.neighbours for place in places]) for _ in range(2))
+        return [cls(place, shape, *wires) for place, *wires in zip(places, saves, others, strict=True)]
 
 
 def _owners_per_node(comm: MPI.Intracomm) -> int | None:

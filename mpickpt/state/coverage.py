@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from blake3 import blake3
-
 from mpickpt import digest
 from mpickpt.errors import CoverageError
 from mpickpt.state.fault import Claim, Fault, diagnose, find_fault
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 
 MASK: Final = (1 << 256) - 1
 POINT: Final = Box((), ())  # the one box of a value
+_CORNER: Final = digest.hasher("corner")
 _NUMBERS: Final = [struct.Struct(f"<{count}Q") for count in range(2 + MAX_NDIM)]
 
 
@@ -43,11 +42,16 @@ def weight_sum(start: int, stop: int) -> int:
     return sum(map(weight, range(start, stop))) & MASK
 
 
+def _hash(ordinal: int, coordinates: tuple[int, ...]) -> int:
+    hasher = _CORNER.copy()
+    hasher.update(_NUMBERS[1 + len(coordinates)].pack(ordinal, *coordinates))
+    return int.from_bytes(hasher.digest(), "little")
+
+
 @lru_cache(maxsize=1 << 16)
 def corner(ordinal: int, coordinates: tuple[int, ...]) -> int:
-    """Give the digest of one corner of a region as a 256-bit number."""
-    data = _NUMBERS[1 + len(coordinates)].pack(ordinal, *coordinates)
-    return int.from_bytes(digest.digest("blake3", "corner", data), "little")
+    """Give the digest of one corner of a region as a 256-bit number; kept, since most are asked for at every save."""
+    return _hash(ordinal, coordinates)
 
 
 def _whole(ordinal: int, shape: tuple[int, ...]) -> int:
@@ -66,6 +70,8 @@ def _outside(ordinal: int, shape: tuple[int, ...], box: Box) -> CoverageError:
 def _signed(ordinal: int, shape: tuple[int, ...], box: Box) -> list[tuple[int, tuple[int, ...]]]:
     """Give the corners of a box that count, each with its sign; none of an empty box."""
     lo, hi = box.lo, box.hi
+    if hi == shape and len(lo) == len(shape) and not any(lo) and 0 not in hi:
+        return [(1, lo)]
     if not len(lo) == len(hi) == len(shape):
         raise _outside(ordinal, shape, box)
     cuts = []
@@ -152,7 +158,7 @@ def cover_of(schema: Schema, pieces: Iterable[tuple[int, Box]]) -> int:
             for sign, point in signed:
                 key = ordinal, point
                 counts[key] = counts.get(key, 0) + sign
-    return sum(count * corner(*key) for key, count in counts.items() if count) & MASK
+    return sum(count * _hash(*key) for key, count in counts.items() if count) & MASK
 
 
 def expected_cover(schema: Schema) -> int:
@@ -252,7 +258,7 @@ class ContentHash:
     """
 
     def __init__(self, ordinal: int, box: Box) -> None:
-        self._hasher = blake3(derive_key_context=digest.context("content"))
+        self._hasher = digest.hasher("content").copy()
         ndim = len(box.lo)
         self._hasher.update(struct.pack(f"<{2 + 2 * ndim}Q", ordinal, ndim, *box.lo, *box.hi))
 

@@ -19,6 +19,8 @@ _SPECIAL: Final = re.compile(r"[%/\[\],:#\x00-\x1f\x7f-\x9f]")
 _QUOTED: Final = re.compile(r"(?:%[0-9A-F]{2})+")
 _INDEX: Final = re.compile(r"#(0|-?[1-9][0-9]{0,18})", re.ASCII)
 _EMPTY: Final = "%"
+#: Names that escape themselves, as nearly all do.
+_PLAIN: Final = re.compile(r"[^%/\[\],:#\x00-\x1f\x7f]+(?:/[^%/\[\],:#\x00-\x1f\x7f]+)*")
 
 
 def _quote(match: re.Match[str]) -> str:
@@ -79,7 +81,10 @@ def split(name: str) -> tuple[Key, ...]:
     FormatError
         If `join` would not write this name.
     """
-    return tuple(map(unescape, name.split("/"))) if name else ()
+    parts = name.split("/") if name else []
+    if name.isascii() and _PLAIN.fullmatch(name):
+        return tuple(parts)
+    return tuple(map(unescape, parts))
 
 
 def below(prefix: str, part: str) -> str:

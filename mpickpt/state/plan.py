@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from mpickpt.errors import StateError
 from mpickpt.state.coverage import POINT
-from mpickpt.state.region import Box, Region, Schema, shares
+from mpickpt.state.region import Box, Region, Schema, share_of
 
 if TYPE_CHECKING:
     from mpickpt.state.capture import Capture, Holding, Part
@@ -44,8 +43,6 @@ class Piece:
     box: Box
     data: np.ndarray[Any, Any] | bytes
 
-
-_shares = lru_cache(maxsize=4096)(shares)
 
 #: A region of fewer bytes that all owners hold is written whole by one of the writers: cut into shares, thousands of
 #: small arrays would become a multiple of small pieces, and every reader would pay for each.
@@ -78,8 +75,7 @@ def shared_box(region: Region, ordinal: int, writers: int, index: int) -> Box | 
     if region.nbytes < WHOLE_BYTES:
         return whole if ordinal % writers == index and not whole.empty else None
     if writers > 1:
-        rows = _shares(shape[0], writers)[index]
-        whole = whole.rows(rows.start, rows.stop)
+        whole = whole.rows(*share_of(shape[0], writers, index))
     return None if whole.empty else whole
 
 
@@ -137,8 +133,7 @@ def _boxes(holding: Holding, ordinal: int, role: int) -> list[Piece]:
     for part in holding.parts:
         box = part.box
         if copies > 1 and box.lo:
-            rows = _shares(box.hi[0] - box.lo[0], copies)[k]
-            box = box.rows(rows.start, rows.stop)
+            box = box.rows(*share_of(box.hi[0] - box.lo[0], copies, k))
         elif copies > 1 and k:
             continue  # a 0-d box: copy 0 writes it
         if not box.empty:

@@ -129,7 +129,8 @@ def _index(value: object, what: str) -> int:
     raise StateError(f"{what} is no integer", expected="an integer", found=repr(value)[:100])
 
 
-def _share(length: int, owners: int, role: int) -> tuple[int, int]:
+def share_of(length: int, owners: int, role: int) -> tuple[int, int]:
+    """Give (start, stop) of one of `shares`, without the others."""
     size, longer = divmod(length, owners)
     start = role * size + min(role, longer)
     return start, start + size + (role < longer)
@@ -165,7 +166,7 @@ def shares(length: int, owners: int) -> list[range]:
         raise StateError("a length is negative", expected="0 or more rows", found=length)
     if owners < 1:
         raise StateError("a number of owners is not positive", expected="1 or more owners", found=owners)
-    return [range(*_share(length, owners, role)) for role in range(owners)]
+    return [range(*share_of(length, owners, role)) for role in range(owners)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class Rule:
         """Give the box of a role; it may be empty."""
         length = shape[self.axis]
         if self.name == "balanced":
-            start, stop = _share(length, owners, role)
+            start, stop = share_of(length, owners, role)
         else:
             block = -(-length // owners)
             start, stop = min(role * block, length), min((role + 1) * block, length)

@@ -101,20 +101,20 @@ def _stops(path: Path, seeds: range, way: dict[str, Any]) -> None:
     assert min(count["saved"], count["void"], count["abort"]) > 0, f"the schedules do not reach everything: {count}"
 
 
-def test_all_owners_and_the_store_agree_whoever_is_stopped_when(tmp_path: Path, way: dict[str, Any]) -> None:
-    _stops(tmp_path, range(60), way)
+def test_all_owners_and_the_store_agree_whoever_is_stopped_when(ram: Path, way: dict[str, Any]) -> None:
+    _stops(ram, range(60), way)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_all_owners_and_the_store_agree_in_a_thousand_schedules(tmp_path: Path, way: dict[str, Any]) -> None:
-    _stops(tmp_path, range(1000, 2000), way)
+def test_all_owners_and_the_store_agree_in_a_thousand_schedules(ram: Path, way: dict[str, Any]) -> None:
+    _stops(ram, range(1000, 2000), way)
 
 
 @pytest.mark.parametrize("owners", [1, 2, 5])
-def test_other_owner_counts_agree_too(tmp_path: Path, owners: int) -> None:
+def test_other_owner_counts_agree_too(ram: Path, owners: int) -> None:
     for seed in range(20):
-        stopped(tmp_path / str(seed), seed, owners=owners)
+        stopped(ram / str(seed), seed, owners=owners)
 
 
 def _kills(path: Path, seeds: range, way: dict[str, Any]) -> None:
@@ -134,21 +134,19 @@ def _kills(path: Path, seeds: range, way: dict[str, Any]) -> None:
     assert len(count) == 3, f"not every owner was killed: {count}"
 
 
-def test_whoever_is_killed_when_the_others_agree_and_the_next_start_goes_on(
-    tmp_path: Path, way: dict[str, Any]
-) -> None:
-    _kills(tmp_path, range(25), way)
+def test_whoever_is_killed_when_the_others_agree_and_the_next_start_goes_on(ram: Path, way: dict[str, Any]) -> None:
+    _kills(ram, range(25), way)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_whoever_is_killed_when_in_a_thousand_schedules(tmp_path: Path, way: dict[str, Any]) -> None:
-    _kills(tmp_path, range(1000, 2000), way)
+def test_whoever_is_killed_when_in_a_thousand_schedules(ram: Path, way: dict[str, Any]) -> None:
+    _kills(ram, range(1000, 2000), way)
 
 
-def test_a_seed_plays_the_same_schedule_again(tmp_path: Path) -> None:
+def test_a_seed_plays_the_same_schedule_again(ram: Path) -> None:
     first, second = (
-        play(tmp_path / name, random_stops(7), calls=4, seed=7, pause=lambda w: w.random.random()) for name in "ab"
+        play(ram / name, random_stops(7), calls=4, seed=7, pause=lambda w: w.random.random()) for name in "ab"
     )
     assert [(time, owner, name) for time, owner, name in first.world.trace] == second.world.trace
     assert first.seconds == second.seconds

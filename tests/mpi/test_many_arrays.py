@@ -11,13 +11,22 @@ CASES = Path(__file__).with_name("many_arrays_cases.py")
 LIMIT = 5.0
 
 
+def quiet(calls: tuple[list[float], ...]) -> float:
+    """Give the seconds that one call of all owners takes on a machine which does nothing else.
+
+    Other programs that run meanwhile take their share of the cores, and by it the call takes longer.
+    """
+    wall = max(seconds for seconds, _, _ in calls)
+    worked = max(busy for _, busy, _ in calls)
+    return wall * min(1.0, sum(own for _, _, own in calls) / worked)
+
+
 @pytest.mark.parametrize("case", mpilaunch.cases(CASES))
 def test_thirty_thousand_arrays_take_less_than_five_seconds(
     mpi: str, case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = mpilaunch.batch(CASES, mpi, world=4, owners=(4,), timeout=240).passed(case, 4)
-    # The machine may be busy with something else for a moment, never for all repetitions.
-    save, resume = [min(max(took) for took in zip(*(one[what] for one in found), strict=True)) for what in found[0]]
+    save, resume = (min(quiet(calls) for calls in zip(*(one[what] for one in found), strict=True)) for what in found[0])
     with capsys.disabled():
         print(f"\n{mpi}, {case.replace('_', ' ')}: save {save:.2f} s, resume {resume:.2f} s")
     assert save < LIMIT

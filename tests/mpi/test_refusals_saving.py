@@ -1,9 +1,9 @@
 """Every row of "Saving" in docs/refusals.md happens on real owners, and is refused as it says.
 
-Each case of refusals_saving_cases.py makes one mistake, one lie or one fault of the file system at 2, 3 or 5 owners of
-Open MPI and MPICH. Checked each time: the same exception with the same record at all owners, in time; what it names;
-that a person can read it; the caller's arrays and every file that was there before, byte for byte; that the older
-generations verify and the next save works.
+Each case of refusals_declaring_cases.py and refusals_saving_cases.py makes one mistake, one lie or one fault of the
+file system at 2, 3 or 5 owners of Open MPI and MPICH. Checked each time: the same exception with the same record at all
+owners, in time; what it names; that a person can read it; the caller's arrays and every file that was there before, byte
+for byte; that the older generations verify and the next save works.
 
 The rows on epochs beyond the first (a newer job has continued the run) come with the claims of later epochs. An owner
 that is stopped, killed or on a full disk is in tests/crash.
@@ -27,7 +27,10 @@ from expecting import (
     parameters,
 )
 
-PROGRAM = Path(__file__).with_name("refusals_saving_cases.py")
+DECLARING = Path(__file__).with_name("refusals_declaring_cases.py")
+SAVING = Path(__file__).with_name("refusals_saving_cases.py")
+CASES = {case: program for program in (DECLARING, SAVING) for case in owners_of(program)}
+"""Each case and the program that it stands in."""
 
 VOID = ("void",)
 """Once a commitment has arrived, the refusal may be made final in the store."""
@@ -285,12 +288,12 @@ def test_every_case_is_judged() -> None:
         "a_store_that_is_not_writable",
         "a_file_in_the_place_of_the_store",
     }
-    assert REFUSED.keys() | others == owners_of(PROGRAM).keys()
+    assert REFUSED.keys() | others == CASES.keys()
 
 
-@pytest.mark.parametrize(("case", "owners"), parameters(PROGRAM, list(REFUSED)))
+@pytest.mark.parametrize(("case", "owners"), [one for case in REFUSED for one in parameters(CASES[case], [case])])
 def test_save_is_refused(mpi: str, owners: int, case: str) -> None:
-    found = outcomes(PROGRAM, mpi, case, owners)
+    found = outcomes(CASES[case], mpi, case, owners)
     check_refused(found, REFUSED[case])
     check_unharmed(found, REFUSED[case].added)
     check_next_save(found)
@@ -298,7 +301,7 @@ def test_save_is_refused(mpi: str, owners: int, case: str) -> None:
 
 
 def test_a_commitment_of_another_capture_is_refused_field_by_field(mpi: str) -> None:
-    found = outcomes(PROGRAM, mpi, "a_commitment_of_another_capture", 3)
+    found = outcomes(DECLARING, mpi, "a_commitment_of_another_capture", 3)
     fields = ("run", "schema", "contract", "step", "cursor", "epoch", "call", "attempt")
     assert tuple(found[0]) == fields
     for name in fields:
@@ -314,14 +317,14 @@ def test_a_commitment_of_another_capture_is_refused_field_by_field(mpi: str) -> 
 
 @pytest.mark.parametrize("owners", [2, 3])
 def test_the_same_save_again_is_the_same_generation_and_writes_nothing(mpi: str, owners: int) -> None:
-    found = outcomes(PROGRAM, mpi, "the_same_save_again", owners)
+    found = outcomes(SAVING, mpi, "the_same_save_again", owners)
     assert len({tuple(one[:4]) for one in found}) == 1
     assert found[0][1:] == [True, True, 2, True]
 
 
 @pytest.mark.parametrize("owners", [2, 3])
 def test_no_communicator_under_a_launcher_is_refused_before_anything_is_written(mpi: str, owners: int) -> None:
-    found = outcomes(PROGRAM, mpi, "no_communicator_under_a_launcher", owners)
+    found = outcomes(SAVING, mpi, "no_communicator_under_a_launcher", owners)
     for one in found:
         record = one["raised"]["record"]
         assert record == found[0]["raised"]["record"]
@@ -336,7 +339,7 @@ def test_no_communicator_under_a_launcher_is_refused_before_anything_is_written(
 @pytest.mark.parametrize("owners", [2, 3, 5])
 def test_an_owner_that_never_calls_is_named_and_fails_only_the_call_it_missed(mpi: str, owners: int, role: int) -> None:
     case = "owner_0_never_calls_save" if role == 0 else "the_last_owner_never_calls_save"
-    found = outcomes(PROGRAM, mpi, case, owners)
+    found = outcomes(CASES[case], mpi, case, owners)
     expect = Expect(
         "DeadlineError", "an owner is silent", role=role, expected="sign of life within 0.6 s", found="none",
         advice="process and node", apart=(role,), seconds=0.6 + 2.0,
@@ -361,7 +364,7 @@ def _check_the_store_decided(found: list[Any], published: bool) -> None:
 
 @pytest.mark.parametrize("owners", [2, 3])
 def test_nobody_can_tell_whether_the_root_was_published(mpi: str, owners: int) -> None:
-    found = outcomes(PROGRAM, mpi, "nobody_can_tell_whether_the_root_was_published", owners)
+    found = outcomes(SAVING, mpi, "nobody_can_tell_whether_the_root_was_published", owners)
     for role, one in enumerate(found[1:], 1):
         record = one["raised"]["record"]
         expect = Expect(
@@ -379,7 +382,7 @@ def test_nobody_can_tell_whether_the_root_was_published(mpi: str, owners: int) -
 
 
 def test_an_interrupt_of_one_owner_after_it_has_committed(mpi: str) -> None:
-    found = outcomes(PROGRAM, mpi, "an_interrupt_of_one_owner_after_it_has_committed", 3)
+    found = outcomes(SAVING, mpi, "an_interrupt_of_one_owner_after_it_has_committed", 3)
     _check_the_store_decided(found, found[0]["listed"] == [1, 2, 3])
     assert found[2]["value"] == "interrupted"
     assert ("raised" in found[0]) == ("raised" in found[1])
@@ -387,7 +390,7 @@ def test_an_interrupt_of_one_owner_after_it_has_committed(mpi: str) -> None:
 
 @pytest.mark.parametrize("owners", [2, 3])
 def test_an_interrupt_of_owner_0_after_it_has_published(mpi: str, owners: int) -> None:
-    found = outcomes(PROGRAM, mpi, "an_interrupt_of_owner_0_after_it_has_published", owners)
+    found = outcomes(SAVING, mpi, "an_interrupt_of_owner_0_after_it_has_published", owners)
     _check_the_store_decided(found, published=True)
     assert found[0]["value"] == "interrupted"
     assert len({one["value"] for one in found[1:]}) == 1
@@ -396,7 +399,7 @@ def test_an_interrupt_of_owner_0_after_it_has_published(mpi: str, owners: int) -
 
 @pytest.mark.parametrize("owners", [2, 3])
 def test_a_directory_sync_that_fails_after_the_root_is_in_place(mpi: str, owners: int) -> None:
-    found = outcomes(PROGRAM, mpi, "a_directory_sync_that_fails_after_the_root_is_in_place", owners)
+    found = outcomes(SAVING, mpi, "a_directory_sync_that_fails_after_the_root_is_in_place", owners)
     expect = Expect(
         "StoreError", "published, durability unknown: the sync of the directory failed", role=0, path=ROOT.format(3),
         advice="next resume syncs it",
@@ -422,13 +425,13 @@ def test_a_directory_sync_that_fails_after_the_root_is_in_place(mpi: str, owners
 def test_a_store_that_cannot_be_is_refused_before_the_first_write(
     mpi: str, owners: int, case: str, expect: Expect
 ) -> None:
-    found = outcomes(PROGRAM, mpi, case, owners)
+    found = outcomes(CASES[case], mpi, case, owners)
     check_refused(found, expect)
     assert found[0]["made"] == []
     check_next_save(found)
 
 
 def test_a_file_in_the_place_of_the_store_is_left_as_it_is(mpi: str) -> None:
-    found = outcomes(PROGRAM, mpi, "a_file_in_the_place_of_the_store", 3)
+    found = outcomes(SAVING, mpi, "a_file_in_the_place_of_the_store", 3)
     check_refused(found, Expect("StoreError", "no directory", role=0, path="/run$", expected="a directory"))
     assert found[0]["made"]

@@ -18,7 +18,8 @@ def section(name: str) -> str:
 
 
 def cases(name: str) -> list[str]:
-    return mpilaunch.cases(ROOT / f"tests/mpi/refusals_{name.lower()}_cases.py")
+    programs = {"Saving": ("declaring", "saving"), "Resuming": ("resuming",)}[name]
+    return [case for one in programs for case in mpilaunch.cases(ROOT / f"tests/mpi/refusals_{one}_cases.py")]
 
 
 @pytest.mark.parametrize(("name", "least"), [("Saving", 16), ("Resuming", 15)])
