@@ -170,7 +170,8 @@ def main() -> None:
             "model": model,
             "opt": {name: mpickpt.Split(x, length=TOTAL) for name, x in (("master", master), ("m", m), ("v", v))}
             | {"lr": lr},
-            "rng": mpickpt.PerOwner(rng),
+            # With --repartition each owner begins its own generator anew: there is none to take over for a new owner.
+            "rng": mpickpt.PerOwner(rng, on_resize="keep"),
         }
 
     contract = mpickpt.Contract(

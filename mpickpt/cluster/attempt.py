@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mpickpt import failpoints
 from mpickpt.cluster import contents
@@ -28,6 +28,8 @@ from mpickpt.state.region import Box, Schema
 from mpickpt.store import commit
 from mpickpt.store.threads import Pool, finished
 from mpickpt.store.writer import Progress, ShardWriter, write_shard
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger("mpickpt")
 
@@ -135,12 +137,21 @@ class Attempt:
     # -- writing
 
     def create(self, role: int, which: int, shard: Layout) -> ShardWriter:
-        """Begin a shard file; its folder is made by whoever needs it first."""
+        """Begin a shard file."""
         path = self.path(shard_file(role, which == SHARED))
-        self.make_folder(path)
-        return ShardWriter(path, shard, self.progress, self.refuses)
+        return self.made(path, lambda: ShardWriter(path, shard, self.progress, self.refuses))
 
-    def make_folder(self, path: str) -> None:
+    def made(self, path: str, make: Callable[[], _T]) -> _T:
+        """Make a file of this attempt; its folder is made by whoever finds it missing, and by nobody else looked for."""
+        try:
+            return make()
+        except StoreError as error:
+            if error.errno != errno.ENOENT:
+                raise
+        self._make_folder(path)
+        return make()
+
+    def _make_folder(self, path: str) -> None:
         """Make the folder of a file of this attempt, unless another owner has."""
         if not os.path.isdir(self.directory):
             raise StoreError(

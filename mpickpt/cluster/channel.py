@@ -158,7 +158,7 @@ class Call(Mailbox):
             self._moved = time.monotonic()
 
     def _watch(self, working: Working | None) -> None:
-        now = time.monotonic()
+        now = self._polled  # see `Mailbox.silent`
         patience = self.line.deadline * SYNC_PATIENCE
         if working is not None:
             seen = (working.done, working.syncing)

@@ -151,8 +151,11 @@ class Mailbox:
     # -- knowing
 
     def silent(self, role: int) -> bool:
-        """Tell whether a neighbour has given no sign of life for `deadline` seconds, or is known to be dead."""
-        return role in self.line.transport.dead() or time.monotonic() - self._last[role] > self.line.deadline
+        """Tell whether a neighbour had given no sign of life for `deadline` seconds at the last poll, or is dead.
+
+        Not by the clock as it is now: this process may have been stopped since, with its mailbox as old as that.
+        """
+        return role in self.line.transport.dead() or self._polled - self._last[role] > self.line.deadline
 
     def refresh(self, roles: set[int]) -> None:
         """Begin the clocks of silence of some neighbours anew."""

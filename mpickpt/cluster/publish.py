@@ -310,8 +310,7 @@ class Publisher:
         )
         data, name = manifest.encode(attempt.algorithm)
         path = attempt.path(manifest_file(place.role))
-        attempt.make_folder(path)
-        commit.write_new(path, data)
+        attempt.made(path, lambda: commit.write_new(path, data))
         attempt.files.append(path)
         if place.children:
             deciding.sync_folders(self.directory, attempt, place)
