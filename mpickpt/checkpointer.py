@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -416,10 +417,9 @@ class Checkpointer:
                 self._survey.meet()
             self._await_rotation()
         finally:
-            self._wiring.saves.close(_CLOSING_PATIENCE)
-            self._wiring.others.close(_CLOSING_PATIENCE)
-            self._jobs.close(_CLOSING_PATIENCE)
-            self._chunks.close(_CLOSING_PATIENCE)
+            end = time.monotonic() + _CLOSING_PATIENCE  # for all of it together
+            for each in (self._wiring.saves, self._wiring.others, self._jobs, self._chunks):
+                each.close(max(0.0, end - time.monotonic()))
 
     def __enter__(self) -> Checkpointer:
         return self

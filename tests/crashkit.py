@@ -171,6 +171,8 @@ def said(folder: Path) -> dict[int, set[str]]:
 
 def listed(path: Path) -> dict[int, str]:
     """List what is published, by step: every one of it is live, and every byte of it verifies."""
+    if not path.exists():
+        return {}
     store = mpickpt.open_store(path)
     found = {}
     for generation in store.generations():
@@ -233,6 +235,8 @@ def check_crashed(path: Path, folder: Path, owners: int, before: Iterable[int], 
 
 def leftovers(path: Path) -> list[str]:
     """List what a store holds beside published generations, claims, run.json and void records: it should be nothing."""
+    if not path.exists():
+        return []
     store = mpickpt.open_store(path)
     names = {generation.name.removesuffix(".json") for generation in store.generations()}
     found = [f"data/{name}" for name in os.listdir(path / "data") if name not in names]

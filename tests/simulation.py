@@ -304,7 +304,13 @@ def simulated(seed: int, plan: Plan, link: bool = False) -> Iterator[World]:
             if not world.calm:
                 plan.at(world, me.owner, name)
 
-    clock = types.SimpleNamespace(monotonic=lambda: world.now, sleep=world.sleep)
+    def monotonic() -> float:
+        me = world.here()
+        if me is not None and not world.over and not world.calm:
+            plan.at(world, me.owner, "clock")  # an owner may also be stopped just before it looks at the clock
+        return world.now
+
+    clock = types.SimpleNamespace(monotonic=monotonic, sleep=world.sleep)
     with pytest.MonkeyPatch.context() as patch:
         for module in (mailbox, channel, attempt, publish, threads):
             patch.setattr(module, "time", clock)

@@ -142,7 +142,7 @@ class Attempt:
         return self.made(path, lambda: ShardWriter(path, shard, self.progress, self.refuses))
 
     def made(self, path: str, make: Callable[[], _T]) -> _T:
-        """Make a file of this attempt; its folder is made by whoever finds it missing, and by nobody else looked for."""
+        """Make a file of this attempt; whoever finds its folder missing makes that first."""
         try:
             return make()
         except StoreError as error:

@@ -7,28 +7,56 @@ and P8). Failpoints: save.doubt.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from mpickpt import failpoints
 from mpickpt.cluster.attempt import Attempt
 from mpickpt.cluster.topology import Place
 from mpickpt.errors import CheckpointError, StoreError
-from mpickpt.format.names import shard_file
+from mpickpt.format.names import FOLDER, shard_file
 from mpickpt.store import commit
 from mpickpt.store.directory import Directory
 from mpickpt.store.files import names_in
+from mpickpt.store.threads import Pool, share
 
 
-def sync_folders(directory: Directory, attempt: Attempt, place: Place) -> None:
-    """Sync the folders of this owner's files and of its leaves', each once; other children have synced their own."""
-    roles = [place.role, *(role for role, size in place.children if size == 1)]
-    for folder in sorted({os.path.dirname(attempt.path(shard_file(role))) for role in roles}):
-        if os.path.isdir(folder):
-            commit.sync_directory(folder, directory.fence)
+def folders_of(place: Place) -> Iterator[int]:
+    """Give the folders, by number, of which all owners are in this subtree, but not all in that of one child.
+
+    So each folder is one owner's to sync, who knows by its children's commitments that all files in it are made.
+    A leaf has none: a folder of its own is its parent's.
+    """
+    if place.parent is not None and not place.children:
+        return
+    at, end = _folders_within(place.role, place.size, place.owners)
+    for role, size in place.children:
+        first, last = _folders_within(role, size, place.owners)
+        if size > 1 and first < last:
+            yield from range(at, first)
+            at = last
+    yield from range(at, end)
 
 
-def sync_attempt(directory: Directory, attempt: Attempt, place: Place) -> None:
-    """Sync, at the root, its group's folders and then the attempt's directory."""
-    sync_folders(directory, attempt, place)
+def _folders_within(role: int, size: int, owners: int) -> tuple[int, int]:
+    """Give (first, end) of the folders of which all owners are among `size` roles from `role` on."""
+    stop = role + size
+    return -(-role // FOLDER), -(-stop // FOLDER) if stop == owners else stop // FOLDER
+
+
+def sync_folders(directory: Directory, attempt: Attempt, place: Place, pool: Pool) -> None:
+    """Sync the folders that are this owner's to sync, several at a time."""
+
+    def sync(folder: int) -> None:
+        path = os.path.dirname(attempt.path(shard_file(folder * FOLDER)))
+        if os.path.isdir(path):  # of owners that hold nothing there may be no file
+            commit.sync_directory(path, directory.fence)
+
+    share(pool, sync, list(folders_of(place)))
+
+
+def sync_attempt(directory: Directory, attempt: Attempt, place: Place, pool: Pool) -> None:
+    """Sync, at the root, the folders that are its to sync, and then the attempt's directory."""
+    sync_folders(directory, attempt, place, pool)
     commit.sync_directory(attempt.directory, directory.fence)
 
 

@@ -47,8 +47,9 @@ from mpickpt.store.threads import Pool, finished
 _log = logging.getLogger("mpickpt")
 
 _NO_DIGEST = bytes(32)
-#: Seconds for which a refusal waits until the failed attempt's files are gone; the rest goes on in the background.
-_CLEANING = 1.0
+#: For how long a refusal waits until the failed attempt's files are gone: seconds, and at most so much of a deadline, for
+#: the others may be in the next call already. The rest goes on in the background.
+_CLEANING, _CLEANING_SHARE = 1.0, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,8 @@ class Publisher:
             raise
 
     def _clean(self, remove: Callable[..., None], *args: Any) -> None:
-        if not finished(self.line.pool.submit(remove, *args), min(self.line.deadline, _CLEANING)):
+        patience = min(_CLEANING, self.line.deadline * _CLEANING_SHARE)
+        if not finished(self.line.pool.submit(remove, *args), patience):
             _log.warning("a failed save's files are still being removed, in the background")
 
     def _done(self, attempt: Attempt, root: str) -> Published:
@@ -313,7 +315,7 @@ class Publisher:
         attempt.made(path, lambda: commit.write_new(path, data))
         attempt.files.append(path)
         if place.children:
-            deciding.sync_folders(self.directory, attempt, place)
+            deciding.sync_folders(self.directory, attempt, place, self.pool)
         return bytes.fromhex(name.partition(":")[2])
 
     def _await_release(self, call: Call, attempt: Attempt) -> Published:
@@ -359,7 +361,7 @@ class Publisher:
             lineage=self.lineage,
         )
         data, root = call.run(manifest.encode, attempt.algorithm)
-        call.run(deciding.sync_attempt, self.directory, attempt, call.place)
+        call.run(deciding.sync_attempt, self.directory, attempt, call.place, self.pool)
         call.committed()
         placed = call.run(deciding.place_root, self.directory, attempt, data)
         if isinstance(placed, StoreError):

@@ -54,7 +54,7 @@ def store_error(error: OSError, doing: str, path: str, needed: int | None = None
             f"{what}: {doing} failed ({text})",
             errno=number,
             path=path,
-            expected=None if needed is None else f"{needed} bytes and 1 file free",
+            expected="1 file free" if needed is None else f"{needed} bytes and 1 file free",
             found=_free(path),
             advice=_ADVICE[number],
         )

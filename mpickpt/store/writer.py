@@ -248,13 +248,16 @@ class ShardWriter:
             missing = self._present.find(0)
             if missing >= 0 or self._users:
                 raise StateError("a shard is not complete", path=self.path, expected=layout.chunks, found=missing)
+        doing = "write of a shard"
         try:
             self.progress.check()
             _native.pwrite_all(self._fd, self._digests + self._crcs, layout.tables_offset)
             reach("writer.written")
+            doing = "sync of a shard"
             with self.progress.sync():
                 _native.fsync(self._fd)
                 reach("writer.synced")
+                doing = "close of a shard"
                 with self._lock:
                     self._closed = True
                     fd, self._fd = self._fd, -1
@@ -262,7 +265,7 @@ class ShardWriter:
         except BaseException as error:
             self.abandon()
             if isinstance(error, OSError):
-                raise store_error(error, "sync of a shard", self.path, layout.file_bytes) from error
+                raise store_error(error, doing, self.path, layout.file_bytes) from error
             raise
         return layout.file_bytes, shard_digest(layout.algorithm, layout.head, self._digests, self._crcs)
 

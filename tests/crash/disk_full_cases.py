@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,10 @@ class Case:
         rank.meet(self.comm)
         try:
             return look() if self.role == 0 else None
+        except BaseException:
+            traceback.print_exc()
+            self.comm.Abort(1)  # the others wait for this owner
+            raise
         finally:
             rank.meet(self.comm)
 
@@ -196,9 +201,11 @@ def _first(comm: MPI.Intracomm, directory: Path, name: str) -> Any:
     """Fill the disk before the first save of a run, or as it publishes something."""
     case = Case(comm, directory, begin=False)
     real = Directory.publish
+    filled: list[str] = []
 
     def publish(self: Directory, place: str, target: str, data: bytes) -> bool:
-        if os.path.relpath(os.path.join(place, target), self.path).startswith(name):
+        if os.path.relpath(os.path.join(place, target), self.path).startswith(name) and not filled:
+            filled.append(target)
             case.disk.fill()
         return real(self, place, target, data)
 
@@ -266,6 +273,7 @@ def _sweep(comm: MPI.Intracomm, directory: Path, way: Way, who: int, number: int
     ckpt.resume(crashkit.state(role, owners, 0))
     ckpt.save(crashkit.state(role, owners, 1), step=1)
     found: list[Any] = []
+    before: list[str] = []
     for step in itertools.count(2):
         seen: list[tuple[str, str]] = []
 
@@ -282,7 +290,9 @@ def _sweep(comm: MPI.Intracomm, directory: Path, way: Way, who: int, number: int
         if role == 0:
             store = Directory(directory / "run")
             outcome["roots"] = [store.read_root(n.name).digest for n in store.lineage() if n.step == step]
-            outcome["left"] = crashkit.leftovers(directory / "run")
+            left = crashkit.leftovers(directory / "run")
+            outcome["left"] = [name for name in left if name not in before]
+            before = left
         found.append([reached, outcome])
         rank.meet(comm)
         if reached is None:
@@ -293,11 +303,18 @@ def _sweep(comm: MPI.Intracomm, directory: Path, way: Way, who: int, number: int
     return found
 
 
-SWEEPS = {
+SWEEPS: dict[str, tuple[Way, int, int, bool]] = {
     f"{way.name.lower()} {errno.errorcode[number]} at {who}{' lost' if lost else ''}": (way, who, number, lost)
-    for way, number in ((Way.RENAME, errno.EIO), (Way.LINK, errno.EDQUOT))
+    for way, number, lost in (
+        (Way.RENAME, errno.EIO, False),
+        (Way.LINK, errno.EDQUOT, False),
+        (Way.RENAME, errno.EIO, True),
+        (Way.LINK, errno.EIO, True),
+        # A network file system that repeats a request finds its own work.
+        (Way.RENAME, errno.EEXIST, True),
+        (Way.LINK, errno.EEXIST, True),
+    )
     for who in (0, 1)
-    for lost in (False, True)
 }
 
 

@@ -207,18 +207,38 @@ def test_owner_0_whose_rename_did_happen_but_cannot_be_seen_has_saved_for_the_ot
     assert listed(story) == ["root"]
 
 
-def test_both_hear_of_a_failure_of_one_at_the_same_time(ram: Path) -> None:
-    """Two owners fail at once, each in its own way: all raise one and the same refusal."""
+def failure(number: int) -> Act:
+    """Let the file system fail, as the owner sees it."""
 
-    def fail(number: int) -> Act:
-        def act(world: World, owner: int) -> None:
-            raise OSError(number, os.strerror(number))
+    def act(world: World, owner: int) -> None:
+        raise OSError(number, os.strerror(number))
 
-        return act
+    return act
 
-    story, found = told(ram, Points((1, "writer.created", fail(errno.ENOSPC)), (2, "writer.created", fail(errno.EIO))))
+
+def test_of_several_failures_at_once_all_raise_the_same(ram: Path) -> None:
+    """Two owners fail, each in its own way, before either can hear of the other: owner 0 chooses."""
+    story, found = told(
+        ram,
+        Points(
+            (0, "save.agreed", freeze(0.5)),
+            (1, "writer.created", failure(errno.ENOSPC)),
+            (2, "writer.created", failure(errno.EIO)),
+        ),
+    )
     assert len(set(found)) == 1, found
     assert len({str(error) for error in story.errors[CALL].values()}) == 1
+
+
+def test_an_abort_is_final_in_the_store_before_it_is_told_once_somebody_has_committed(ram: Path) -> None:
+    """Owner 0 dies as it tells the others: who has committed finds the reason in the store, and not silence."""
+    plan = Points(
+        (2, "writer.created", then(lambda world, owner: world.sleep(0.3), failure(errno.ENOSPC))),
+        (0, "commit.directory-synced", kill),
+    )
+    story, found = told(ram, plan, clean=False)
+    assert found == ["StoreError(2) no space left: write of a shard failed (No space left on device)"] * 2
+    assert listed(story) == ["void"]
 
 
 def test_an_owner_that_has_committed_and_is_asked_is_watched_again(ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:

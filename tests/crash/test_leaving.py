@@ -9,6 +9,7 @@ deadline, or at once.
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_the_interpreter_ends_while_a_writer_hangs(tmp_path: Path, mpi: str) -> 
         assert report["saved"] == f"DeadlineError({LAST}) the writer of this owner made no progress"
         assert report["saved_seconds"] < DEADLINE + SLACK
         assert report["closed"] == "None"
-    assert outcomes.roots(tmp_path / "run") == {}
+    assert outcomes.roots(tmp_path / "run") in ({}, {1: [outcomes.VOID]})
 
 
 def test_an_interrupt_at_one_owner_is_told_at_once_and_all_go_on(tmp_path: Path, mpi: str) -> None:
@@ -95,11 +96,14 @@ def test_an_interrupt_at_one_owner_is_told_at_once_and_all_go_on(tmp_path: Path,
 
 
 def survivors(job: mpilaunch.Running, killed: int) -> list[mpilaunch.Report]:
-    """Wait until all but the one that was killed have ended."""
-    roles = [role for role in range(OWNERS) if role != killed]
-    for role in roles:
-        job.wait_report(role, "ended", 30)
-    return [job.report(role) or {} for role in roles]
+    """Wait until all but the one that was killed have ended; mpirun itself may have gone before them."""
+    limit, reports = time.monotonic() + 30, list[mpilaunch.Report]()
+    while time.monotonic() < limit:
+        reports = [job.report(role) or {} for role in range(OWNERS) if role != killed]
+        if all("ended" in report for report in reports):
+            return reports
+        time.sleep(0.01)
+    raise AssertionError(f"{reports}\n{job.output()}")
 
 
 CASES = {

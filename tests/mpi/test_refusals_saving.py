@@ -2,8 +2,8 @@
 
 Each case of refusals_declaring_cases.py and refusals_saving_cases.py makes one mistake, one lie or one fault of the
 file system at 2, 3 or 5 owners of Open MPI and MPICH. Checked each time: the same exception with the same record at all
-owners, in time; what it names; that a person can read it; the caller's arrays and every file that was there before, byte
-for byte; that the older generations verify and the next save works.
+owners, in time; what it names; that a person can read it; the caller's arrays and every file that was there before,
+byte for byte; that the older generations verify and the next save works.
 
 The rows on epochs beyond the first (a newer job has continued the run) come with the claims of later epochs. An owner
 that is stopped, killed or on a full disk is in tests/crash.

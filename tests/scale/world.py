@@ -12,28 +12,40 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import re
+import stat
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, TypeVar
 
 import greenlet
 import pytest
 
 from mpickpt import _native, checkpointer, failpoints
-from mpickpt.cluster import attempt, channel, mailbox, publish, transport
+from mpickpt.cluster import attempt, channel, mailbox, publish
 from mpickpt.cluster.messages import HEADER, Kind
 from mpickpt.cluster.topology import Place, Topology
 from mpickpt.cluster.wiring import Wiring
-from mpickpt.store import threads
 
 T = TypeVar("T")
 
-COUNTED = ("messages", "bytes", "opened", "created", "synced", "folders synced", "namespace operations")
+COUNTED = (
+    "messages",
+    "bytes",
+    "manifests read",
+    "shards read",
+    "shared shards read",
+    "other files read",
+    "files created",
+    "syncs of files",
+    "syncs of directories",
+    "namespace operations",
+)
 """What is counted for each owner in each call. Beats are none of the messages (and the still clock brings none)."""
+_PLACE = {what: place for place, what in enumerate(COUNTED)}
+_FOLDER = re.compile(r"/data/[^/]+/[0-9]+")
 
 
 class Deadlock(AssertionError):
@@ -43,7 +55,7 @@ class Deadlock(AssertionError):
 class Owner:
     """One owner: its greenlet, its letters, what was counted of it since the call began."""
 
-    __slots__ = ("counts", "green", "job", "parked", "role", "steps", "syncs", "things", "wires", "world")
+    __slots__ = ("counts", "folders", "green", "job", "parked", "role", "steps", "syncs", "things", "wires", "world")
 
     def __init__(self, world: World, role: int) -> None:
         self.world = world
@@ -54,10 +66,10 @@ class Owner:
         self.job: Callable[[Owner], None] | None = None
         self.parked = False
         self.counts = [0] * len(COUNTED)
-        self.steps = self.syncs = 0
+        self.steps = self.syncs = self.folders = 0
 
-    def count(self, what: int, by: int = 1) -> None:
-        self.counts[what] += by
+    def count(self, what: str, by: int = 1) -> None:
+        self.counts[_PLACE[what]] += by
 
 
 class Wire:
@@ -68,19 +80,20 @@ class Wire:
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self._arrived: list[tuple[int, bytes, int, int]] = []
+        self._arrived: list[tuple[int, bytes, tuple[int, int, int]]] = []
         self._neighbours: dict[int, Wire] = {}
         self.hosts: dict[int, str] = {}
 
     def send(self, role: int, message: bytes) -> None:
         """Deliver, and let the receiver go on if it waits."""
-        kind = Kind(HEADER.unpack_from(message)[0])
+        kind, size = Kind(HEADER.unpack_from(message)[0]), len(message) - HEADER.size
         world, sender, there = self._owner.world, self._owner, self._neighbours[role]
         if kind is not Kind.BEAT:
-            sender.count(0)
-            sender.count(1, len(message) - HEADER.size)
-            world.longest[kind.name] = max(world.longest[kind.name], len(message) - HEADER.size)
-        there._arrived.append((sender.role, message, sender.steps + 1, sender.syncs))
+            sender.count("messages")
+            sender.count("bytes", size)
+            world.longest[kind.name] = max(world.longest.get(kind.name, size), size)
+            world.shortest[kind.name] = min(world.shortest.get(kind.name, size), size)
+        there._arrived.append((sender.role, message, (sender.steps + 1, sender.syncs, sender.folders)))
         receiver = there._owner
         if receiver.parked:
             receiver.parked = False
@@ -88,13 +101,14 @@ class Wire:
 
     def poll(self) -> list[tuple[int, bytes]]:
         """Give what has arrived."""
-        if not self._arrived:
-            return []
-        arrived, self._arrived = self._arrived, []
         owner = self._owner
-        owner.steps = max(owner.steps, max(steps for _, _, steps, _ in arrived))
-        owner.syncs = max(owner.syncs, max(syncs for _, _, _, syncs in arrived))
-        return [(role, message) for role, message, _, _ in arrived]
+        owner.world.look_at(owner)
+        arrived, self._arrived = self._arrived, []
+        for _, _, (steps, syncs, folders) in arrived:
+            owner.steps = max(owner.steps, steps)
+            owner.syncs = max(owner.syncs, syncs)
+            owner.folders = max(owner.folders, folders)
+        return [(role, message) for role, message, _ in arrived]
 
     def dead(self) -> frozenset[int]:
         """Nobody dies here."""
@@ -154,8 +168,8 @@ class World:
 
     Attributes
     ----------
-    longest : Counter
-        Bytes of the longest message of each kind since the call began.
+    longest, shortest : dict
+        Bytes of the longest and the shortest message of each kind since the call began.
     operations : Counter
         File operations of all owners since the call began, by name.
     """
@@ -165,10 +179,17 @@ class World:
         self.owners = [Owner(self, role) for role in range(topology.owners)]
         self.ready: deque[Owner] = deque()
         self.here: Owner | None = None
-        self.longest: Counter[str] = Counter()
+        self.longest: dict[str, int] = {}
+        self.shortest: dict[str, int] = {}
         self.operations: Counter[str] = Counter()
-        self.reached: Callable[[Owner, str], None] = lambda owner, name: None
+        self.watched: frozenset[int] = frozenset()
+        self.look: Callable[[Owner], None] = lambda owner: None
         self._hub = greenlet.getcurrent()
+
+    def look_at(self, owner: Owner) -> None:
+        """Let whoever watches look at an owner: at all its messages, failpoints and file operations."""
+        if owner.role in self.watched:
+            self.look(owner)
 
     def wire(self) -> None:
         """Give every owner fresh wires to its neighbours."""
@@ -185,11 +206,12 @@ class World:
     def run(self, job: Callable[[Owner], None]) -> None:
         """Let all owners do one job, to its end; counts begin anew."""
         self.longest.clear()
+        self.shortest.clear()
         self.operations.clear()
         for owner in self.owners:
             owner.job, owner.parked = job, False
             owner.counts = [0] * len(COUNTED)
-            owner.steps = owner.syncs = 0
+            owner.steps = owner.syncs = owner.folders = 0
             owner.green = greenlet.greenlet(_main, parent=self._hub)
             self.ready.append(owner)
         while self.ready:
@@ -248,7 +270,8 @@ def _counting(world: World) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         def operation(*args: Any, **more: Any) -> Any:
             if world.here is not None:
                 world.operations[name] += 1
-                world.here.count(6)
+                world.here.count("namespace operations")
+                world.look_at(world.here)
             return real(*args, **more)
 
         return operation
@@ -257,29 +280,44 @@ def _counting(world: World) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         yield module, name, space(name, getattr(module, name))
 
     real_open, real_fsync = os.open, _native.fsync
-    folders: set[int] = set()
+    open_now: dict[int, str] = {}
 
     def open_(path: Any, flags: int, *args: Any, **more: Any) -> int:
         fd = real_open(path, flags, *args, **more)
-        (folders.add if flags & os.O_DIRECTORY else folders.discard)(fd)
+        open_now[fd] = os.fspath(path)
         if world.here is not None:
-            made = bool(flags & os.O_CREAT)
-            world.operations["create" if made else "open"] += 1
-            world.here.count(6)
-            if not flags & os.O_DIRECTORY:
-                world.here.count(3 if made else 2)
+            what = "files created" if flags & os.O_CREAT else _read(open_now[fd], flags)
+            world.operations["create" if flags & os.O_CREAT else "open"] += 1
+            world.here.count("namespace operations")
+            if what:
+                world.here.count(what)
         return fd
 
     def fsync(fd: int) -> None:
         real_fsync(fd)
         owner = world.here
         if owner is not None:
-            world.operations["sync of a directory" if fd in folders else "sync"] += 1
-            owner.count(5 if fd in folders else 4)
-            owner.syncs += 1
+            directory = stat.S_ISDIR(os.fstat(fd).st_mode)
+            world.operations["sync of a directory" if directory else "sync"] += 1
+            owner.count("syncs of directories" if directory else "syncs of files")
+            if _FOLDER.search(open_now[fd]) and directory:
+                owner.folders += 1
+            else:
+                owner.syncs += 1
 
     yield os, "open", open_
     yield _native, "fsync", fsync
+
+
+def _read(path: str, flags: int) -> str | None:
+    """Say what kind of file is opened for reading."""
+    if flags & os.O_DIRECTORY:
+        return None
+    if path.endswith(".r.safetensors"):
+        return "shared shards read"
+    if path.endswith(".safetensors"):
+        return "shards read"
+    return "manifests read" if "/data/" in path or "/roots/" in path else "other files read"
 
 
 @contextlib.contextmanager
@@ -290,7 +328,7 @@ def world_of(topology: Topology) -> Iterator[World]:
 
     def reach(name: str) -> None:
         if world.here is not None:
-            world.reached(world.here, name)
+            world.look_at(world.here)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (mailbox, channel, attempt, publish):
