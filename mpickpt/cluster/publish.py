@@ -47,8 +47,8 @@ from mpickpt.store.threads import Pool, finished
 _log = logging.getLogger("mpickpt")
 
 _NO_DIGEST = bytes(32)
-#: For how long a refusal waits until the failed attempt's files are gone: seconds, and at most so much of a deadline, for
-#: the others may be in the next call already. The rest goes on in the background.
+#: For how long a refusal waits until the failed attempt's files are gone: seconds, and at most so much of a deadline,
+#: for the others may be in the next call already. The rest goes on in the background.
 _CLEANING, _CLEANING_SHARE = 1.0, 0.25
 
 

@@ -190,6 +190,33 @@ for _stage, _who in STAGES:
 
 
 @rank.case
+def all_shards_at_once(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The disk is full for all, before any of them has begun."""
+    case = Case(comm, directory)
+    ready = [directory / f"ready.{role}" for role in range(case.owners)]
+
+    def agreed() -> None:
+        if case.role == 0:
+            case.disk.fill()
+        ready[case.role].touch()
+        limit = time.monotonic() + 3
+        while not all(file.exists() for file in ready):
+            assert time.monotonic() < limit
+            time.sleep(0.001)
+
+    rank.failpoint("save.agreed", agreed)
+    return case.outcome()
+
+
+@rank.case
+def another_owners_shard_under_gather(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Owner 0 has written its own; that of the next does not fit any more."""
+    case = Case(comm, directory, write="gather")
+    rank.failpoint("save.shards-written", case.disk.fill, role=0)
+    return case.outcome()
+
+
+@rank.case
 def attempt_directory(comm: MPI.Intracomm, directory: Path) -> Any:
     """There can be no more names at all."""
     case = Case(comm, directory)

@@ -1,4 +1,4 @@
-"""Owners that leave while others do not, and owners that die while MPI lets the others go on.
+"""Owners that leave while others do not, and a death that MPI tells of.
 
 A close waits for the others no longer than the deadline; an exception at one owner holds nobody up for ever; an
 interpreter ends without `close`, after refusals and with a writer that hangs, for its threads and its sends do not keep
@@ -115,10 +115,10 @@ CASES = {
 }
 
 
-def check(path: Path, reports: list[mpilaunch.Report], killed: int, outcome: str, found: str, seconds: float) -> None:
+def check(path: Path, reports: list[mpilaunch.Report], killed: int, outcome: str) -> None:
     """Check what the survivors were told of the save in which one died, and of the next."""
     assert len({report["second"] for report in reports}) == 1, reports
-    refusal = f"DeadlineError({killed}) {found}"
+    refusal = f"DeadlineError({killed}) an owner has died"
     if outcome == "saved":
         assert reports[0]["second"].startswith("saved "), reports
         assert outcomes.roots(path)[2] == [reports[0]["second"].removeprefix("saved ")]
@@ -127,21 +127,8 @@ def check(path: Path, reports: list[mpilaunch.Report], killed: int, outcome: str
         assert outcomes.roots(path).get(2, [outcomes.VOID]) == [outcomes.VOID]
     assert {report["third"] for report in reports} == {refusal}
     for report in reports:
-        assert max(report["second_seconds"], report["third_seconds"]) < seconds, reports
+        assert max(report["second_seconds"], report["third_seconds"]) < SLACK, reports
     outcomes.check_listed(path)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_mpich_lets_the_others_go_on_and_the_store_decides(tmp_path: Path, case: str) -> None:
-    point, killed, outcome = CASES[case]
-    try:
-        mpilaunch.python_of("mpich")
-    except mpilaunch.Unavailable as missing:
-        pytest.skip(str(missing))
-    env = {"POINT": point, "KILLED": str(killed)}
-    with start(tmp_path, "mpich", "killed_at", env=env, mpirun=["-disable-auto-cleanup"]) as job:
-        reports = survivors(job, killed)
-    check(tmp_path / "run", reports, killed, outcome, "an owner is silent", DEADLINE + SLACK)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -155,4 +142,4 @@ def test_open_mpi_with_ulfm_tells_of_a_death_and_the_others_are_told_at_once(tmp
     env = {"POINT": point, "KILLED": str(killed)}
     with start(tmp_path, "openmpi", "killed_at", deadline=60, env=env, mpirun=["--with-ft", "ulfm"]) as job:
         reports = survivors(job, killed)
-    check(tmp_path / "run", reports, killed, outcome, "an owner has died", SLACK)
+    check(tmp_path / "run", reports, killed, outcome)

@@ -33,7 +33,7 @@ from held import held_by
 from world import COUNTED, Owner, World, world_of
 
 import mpickpt
-from mpickpt.cluster.topology import Topology
+from mpickpt.cluster.topology import Place, Topology
 from mpickpt.format.manifest import Manifest
 
 _NUMBER = re.compile(rb"(?<=[\[,:])[0-9]+(?=[\],}])")
@@ -118,7 +118,7 @@ def measure(owners: int, fan_out: int, path: Path) -> Measured:
     measured.table |= {
         "owners": owners,
         "fan_out": fan_out,
-        "height": max((topology.place(role).height for role in _sample(topology)), default=0),
+        "height": max(topology.place(role).height for role in _sample(topology)),
         "manifests": {
             kind: {"bytes": size, "bytes, numbers aside": aside} for kind, (size, aside) in sorted(manifests.items())
         },
@@ -139,7 +139,8 @@ def _sample(topology: Topology) -> list[int]:
 
 def _call(measured: Measured, world: World, name: str, job: Callable[[Owner], None]) -> None:
     """Let all owners do a job, and note what it took."""
-    peaks = dict.fromkeys(_sample(world.topology), 0)
+    topology = world.topology
+    peaks = dict.fromkeys(_sample(topology), 0)
 
     def look(owner: Owner) -> None:
         if owner.role in peaks:
@@ -162,11 +163,20 @@ def _call(measured: Measured, world: World, name: str, job: Callable[[Owner], No
             "syncs": max(owner.syncs for owner in world.owners),
             "syncs of folders": max(owner.folders for owner in world.owners),
         },
-        "memory": {
-            str(role): {"level": world.topology.place(role).height, "bytes": peak} for role, peak in peaks.items()
-        },
+        "memory": {str(role): {"level": topology.place(role).height, "bytes": peak} for role, peak in peaks.items()},
         "processor seconds": round(seconds, 2),
+        "processor seconds of an owner": {
+            "root": round(world.owners[0].seconds, 6),
+            "inner": _median(world, lambda place: place.role > 0 and len(place.children) == topology.fan_out),
+            "leaf": _median(world, lambda place: not place.children),
+        },
     }
+
+
+def _median(world: World, which: Callable[[Place], bool]) -> float | None:
+    """Give the median of the processor seconds of some owners, of the first thousands of roles."""
+    found = [owner.seconds for owner in world.owners[:5000] if which(world.topology.place(owner.role))]
+    return round(float(np.median(found)), 6) if found else None
 
 
 def _one(owners: int, fan_out: int, store: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -55,7 +56,9 @@ class Deadlock(AssertionError):
 class Owner:
     """One owner: its greenlet, its letters, what was counted of it since the call began."""
 
-    __slots__ = ("counts", "folders", "green", "job", "parked", "role", "steps", "syncs", "things", "wires", "world")
+    __slots__ = (
+        "counts", "folders", "green", "job", "parked", "role", "seconds", "steps", "syncs", "things", "wires", "world",
+    )  # fmt: skip
 
     def __init__(self, world: World, role: int) -> None:
         self.world = world
@@ -67,6 +70,7 @@ class Owner:
         self.parked = False
         self.counts = [0] * len(COUNTED)
         self.steps = self.syncs = self.folders = 0
+        self.seconds = 0.0
 
     def count(self, what: str, by: int = 1) -> None:
         self.counts[_PLACE[what]] += by
@@ -189,7 +193,9 @@ class World:
     def look_at(self, owner: Owner) -> None:
         """Let whoever watches look at an owner: at all its messages, failpoints and file operations."""
         if owner.role in self.watched:
+            begun = time.thread_time()
             self.look(owner)
+            owner.seconds -= time.thread_time() - begun
 
     def wire(self) -> None:
         """Give every owner fresh wires to its neighbours."""
@@ -212,13 +218,16 @@ class World:
             owner.job, owner.parked = job, False
             owner.counts = [0] * len(COUNTED)
             owner.steps = owner.syncs = owner.folders = 0
+            owner.seconds = 0.0
             owner.green = greenlet.greenlet(_main, parent=self._hub)
             self.ready.append(owner)
         while self.ready:
             owner = self.ready.popleft()
             self.here = owner
             assert owner.green is not None
+            begun = time.thread_time()
             owner.green.switch(owner)
+            owner.seconds += time.thread_time() - begun
             self.here = None
         waiting = [owner.role for owner in self.owners if owner.green is not None]
         if waiting:
