@@ -34,6 +34,7 @@ import pytest
 import mpickpt
 from mpickpt import _native, failpoints
 from mpickpt.cluster import attempt, channel, mailbox, publish
+from mpickpt.cluster.topology import Topology
 from mpickpt.cluster.wiring import Wiring
 from mpickpt.errors import CheckpointError
 from mpickpt.store import threads
@@ -394,6 +395,7 @@ def play(
     pause: Callable[[World], float] = lambda world: 0.0,
     length: int = 24,
     link: bool = False,
+    fan_out: int | None = None,
     **options: Any,
 ) -> Story:
     """Let all owners save `calls` times; call k saves step k.
@@ -415,13 +417,15 @@ def play(
         Elements of the sharded array.
     link : bool
         Whether the file system knows no no-replace rename, so that files are placed by link.
+    fan_out : int, optional
+        The most children that an owner has, in a tree; by default all are owner 0's.
     options
         Of Checkpointer.
     """
     options = {"deadline": DEADLINE, "keep": None, **options}
     with simulated(seed, plan, link) as world:
         story = Story(seed, path, owners, world)
-        wires = Wiring.local(owners)
+        wires = Wiring.local(owners, None if fan_out is None else Topology.of("tree", owners, fan_out))
         here: list[int] = []
 
         def meet(place: int) -> None:

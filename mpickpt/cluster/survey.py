@@ -17,7 +17,9 @@ from mpickpt.state.declare import Declarations
 from mpickpt.store.directory import Directory
 from mpickpt.store.generation import Generation as Files
 from mpickpt.store.inspect import open_store
+from mpickpt.store.reader import check_level
 from mpickpt.store.report import Generation, Report, Verdict
+from mpickpt.store.writer import Progress
 
 _NOTHING = Declarations.of(Capture([], {}, Node("dict", "", {}, []), []), 0, {}, {})
 
@@ -63,11 +65,13 @@ class Survey:
         """Check one generation; each owner checks its share of the files."""
         request = Request(step=step, readonly=True)
         with self.line.call() as call:
+            check_level(level)
             facts = {"path": self.directory.path, "step": step, "level": level}
             chosen = self._together(call, "verify", facts, lambda: self.lineage.choose(request))
             if chosen["fresh"]:
                 return Report((), level, ())
-            verdicts = call.run(self._check, call.place.role, call.place.owners, chosen, level)
+            share, progress = (call.place.role, call.place.owners), Progress()
+            verdicts = call.run(self._check, share, chosen, level, progress, working=progress)
             for body in call.from_children(Kind.OUTCOME).values():
                 verdicts += canonical.loads(body, what="an owner's verdicts")
             if call.place.parent is not None:
@@ -83,9 +87,9 @@ class Survey:
             ]
         return Report(tuple(found), level, ())
 
-    def _check(self, role: int, owners: int, chosen: dict[str, Any], level: Literal["fast", "full"]) -> list[Any]:
+    def _check(self, share: tuple[int, int], chosen: dict[str, Any], level: str, progress: Progress) -> list[Any]:
         try:
-            verdicts = Files(self.directory, chosen["name"], chosen["digest"]).verify(level, share=(role, owners))
+            verdicts = Files(self.directory, chosen["name"], chosen["digest"]).verify(level, share, progress)
         except CheckpointError as error:
             verdicts = [Verdict(f"roots/{chosen['name']}", False, error)]
         return [verdict.to_json() for verdict in verdicts]

@@ -379,11 +379,13 @@ class Generation:
 
     # ------------------------------------------------------------------ checking
 
-    def verify(self, level: str = "full", share: tuple[int, int] = (0, 1)) -> list[Verdict]:
+    def verify(
+        self, level: str = "full", share: tuple[int, int] = (0, 1), progress: Progress | None = None
+    ) -> list[Verdict]:
         """Check every file, or number k of n shares of them; see `verifying.verify`. Never raises for damage."""
         from mpickpt.store.verifying import verify
 
-        return verify(self, level, share)
+        return verify(self, level, share, progress)
 
     def unlisted(self) -> list[str]:
         """Give the files in the attempt's directory that no manifest names: harmless, and told for information.

@@ -12,13 +12,18 @@ from mpickpt.format.manifest import ShardRecord, manifest_file
 from mpickpt.store.reader import Shard, check_level, room
 from mpickpt.store.report import Verdict
 from mpickpt.store.threads import Buffers, share
-from mpickpt.store.writer import batches
+from mpickpt.store.writer import Progress, batches
 
 if TYPE_CHECKING:
     from mpickpt.store.generation import Generation
 
 
-def verify(generation: Generation, level: str = "full", share_of: tuple[int, int] = (0, 1)) -> list[Verdict]:
+def verify(
+    generation: Generation,
+    level: str = "full",
+    share_of: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
+) -> list[Verdict]:
     """Check root, manifests and shards, all bytes of each.
 
     What stands below a manifest that is damaged is not known, and so not checked.
@@ -28,10 +33,10 @@ def verify(generation: Generation, level: str = "full", share_of: tuple[int, int
     generation : Generation
     level : {"full", "fast"}
         By digest and CRC, or by CRC alone.
-    part : (int, int)
-        Part k of n: of what the root records every n-th only, so that n owners check a generation together.
     share_of : (int, int)
         (k, n): only every n-th file from the k-th on, so that n owners share the work. Manifests are read by all.
+    progress : Progress, optional
+        Counts the bytes checked, and a byte a file; may ask to stop.
 
     Returns
     -------
@@ -49,14 +54,17 @@ def verify(generation: Generation, level: str = "full", share_of: tuple[int, int
     count = 0
     buffers = Buffers(CHUNK)
     named: dict[str, int] = {}
+    progress = progress or Progress()
     for path, error, shards in _manifests(generation):
+        progress.add(1)
         if count % shares == mine:
             verdicts.append(_verdict(generation, path, error))
         count += 1
         for record in shards:
             twice = named.setdefault(record.file, record.role) != record.role
             if count % shares == mine:
-                verdicts.append(_shard(generation, record, level, buffers, named[record.file] if twice else None))
+                other = named[record.file] if twice else None
+                verdicts.append(_shard(generation, record, level, buffers, other, progress))
             count += 1
     return verdicts
 
@@ -87,26 +95,33 @@ def _verdict(generation: Generation, path: str, error: CheckpointError | None = 
     return Verdict(path if shown.startswith(os.pardir) else shown, error is None, error)
 
 
-def _shard(generation: Generation, record: ShardRecord, level: str, buffers: Buffers, other: int | None) -> Verdict:
+def _shard(
+    generation: Generation, record: ShardRecord, level: str, buffers: Buffers, other: int | None, progress: Progress
+) -> Verdict:
     """Check one shard; `other` is the role of a record before that names the same file."""
     path = generation.path_of(record.file)
     try:
         if other is not None:
             raise FormatError("two records name one file", path=path, roles=(other, record.role), found=record.file)
         with generation.open_shard(record) as shard:
-            check_shard(generation, shard, "both" if level == "full" else "fast", buffers)
+            check_shard(generation, shard, "both" if level == "full" else "fast", buffers, progress)
     except CheckpointError as error:
         return _verdict(generation, path, error)
     return _verdict(generation, path)
 
 
-def check_shard(generation: Generation, shard: Shard, level: str, buffers: Buffers) -> None:
+def check_shard(
+    generation: Generation, shard: Shard, level: str, buffers: Buffers, progress: Progress | None = None
+) -> None:
     """Read and check every chunk of an opened shard; raises for the first that is damaged."""
+    told = progress or Progress()
 
     def work(batch: range) -> None:
         for index in batch:
+            told.check()
             start, stop = shard.span(index)
             with room(buffers, stop - start) as buffer:
                 shard.read_chunk(index, buffer, level)
+            told.add(stop - start)
 
     share(generation.pool, work, batches(shard.layout.chunks, shard.layout.chunk))

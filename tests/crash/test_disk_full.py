@@ -42,7 +42,7 @@ AT = [(stage, who) for stage in STAGES for who in ((1,) if "manifest" in stage e
 OTHERS = {
     # More of whom, of which file, what is needed: any of the three, for all fail at once.
     "all_shards_at_once": (None, "write of a shard", ".safetensors", "bytes and 1 file free"),
-    "another_owners_shard_under_gather": (0, "write of a shard", "00000/000001.safetensors", "bytes and 1 file free"),
+    "another_owners_shard_under_gather": (0, "write of a shard", "00000/00000", "bytes and 1 file free"),
     "attempt_directory": (0, "creation of a file", "/", "1 file free"),
 }
 FIRST = {"trial_write": "trial_write", "run_json": "run.json", "claim": "epochs/00000001.json"}

@@ -97,7 +97,7 @@ def told(path: Path, plan: Points, *, clean: bool = True, **options: object) -> 
     story = play(path / "run", plan, **options)  # type: ignore[arg-type]
     assert not plan.rules, f"not reached: {[rule[:2] for rule in plan.rules]}\n{story.text()}"
     story.check(clean=clean)
-    if not any(map(story.world.killed, range(3))):
+    if not any(map(story.world.killed, range(story.owners))):
         assert story.saved(CALL + 1), story.text()
     found = story.outcomes[CALL]
     return story, [found[owner].partition(" blake3:")[0] for owner in sorted(found)]
@@ -163,6 +163,15 @@ def test_who_cannot_reach_the_store_says_so_though_it_is_published(ram: Path) ->
     assert found[0].startswith("InDoubtError(1)")
     assert found[1] == "saved"
     assert listed(story) == ["root"]  # and what it wrote is still there: `check` has read every byte of it
+
+
+def test_owner_0_goes_on_publishing_though_another_cannot_tell(ram: Path) -> None:
+    plan = Points((0, "commit.written", freeze(2)))
+    plan.rules.append((1, "save.committed", plan.cut_off()))
+    story, found = told(ram, plan, owners=2)
+    assert found[0] == "saved"
+    assert found[1].startswith("InDoubtError(1)")
+    assert listed(story) == ["root"]
 
 
 def test_a_disk_too_full_for_a_void_still_tells_that_the_root_stands(ram: Path) -> None:

@@ -14,6 +14,8 @@ import json
 import shutil
 import subprocess
 import sys
+import traceback
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ import pytest
 PROGRAM = Path(__file__).with_name("killed_program.py")
 ALL_AT_ONCE = Path(__file__).with_name("killed_at_once_program.py")
 KEEP = 2
+SIDE_BY_SIDE = 4
+"""Jobs at a time; a part of each is to wait for the launcher."""
+Plan = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +42,12 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return found
 
 
-def job(folder: Path, store: Path, owners: int, mpi: str, plan: dict[str, Any] | None) -> mpilaunch.Result:
+def job(folder: Path, store: Path, owners: int, mpi: str, plan: Plan | None) -> mpilaunch.Result:
     env = {} if plan is None else {"CRASH": json.dumps(plan)}
     return mpilaunch.run(PROGRAM, owners, mpi, [str(store)], env, timeout=40.0, folder=folder)
 
 
-def killed(folder: Path, before: Path, owners: int, mpi: str, plan: dict[str, Any], again: bool = False) -> int:
+def killed(folder: Path, before: Path, owners: int, mpi: str, plan: Plan, again: bool = False) -> int:
     """Run one job that is killed; check the store it leaves; give the step from which the next run went on."""
     store = folder / "run"
     shutil.copytree(before, store)
@@ -60,76 +65,81 @@ def killed(folder: Path, before: Path, owners: int, mpi: str, plan: dict[str, An
     return last
 
 
-def several(tmp_path: Path, plans: dict[str, dict[str, Any]], *args: Any, **more: Any) -> dict[str, int]:
-    """Run jobs side by side."""
-    with ThreadPoolExecutor(3) as pool:
+def several(tmp_path: Path, plans: dict[str, Plan], *args: Any, **more: Any) -> dict[str, int]:
+    """Run jobs side by side; give for each from which step the next run went on."""
+    found, failed = {}, {}
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         futures = {name: pool.submit(killed, tmp_path / name, *args, plan, **more) for name, plan in plans.items()}
-        return {name: future.result() for name, future in futures.items()}
-
-
-def check_went_on(steps: dict[str, int], point: str) -> None:
-    """Check from where the next run went on, where that is no matter of luck."""
-    comes = crashkit.POINTS[point]
-    for name, step in steps.items():
-        if comes.other is None:  # whoever is killed, owner 0 is, and it alone has come there
-            allowed = {"before": (2,), "after": (3,)}[comes.root or "before"]
-        elif name == "all" or (name == "another" and comes.other == "after"):
-            allowed = (2, 3)  # the others may get as far as to publish what this one has committed
-        else:
-            allowed = {"before": (2,), "after": (3,)}[comes.when(0 if name == "owner 0" else 1) or "before"]
-        assert step in allowed, (point, name, step)
-
-
-def plans_of(point: str, other: int, **more: Any) -> dict[str, dict[str, Any]]:
-    comes = crashkit.POINTS[point]
-    found: dict[str, dict[str, Any]] = {"all": {"at": point, "who": None, **more}}
-    if comes.root:
-        found["owner 0"] = {"at": point, "who": 0, **more}
-    if comes.other:
-        found["another"] = {"at": point, "who": other, **more}
+        for name, future in futures.items():
+            error = future.exception()
+            if error is None:
+                found[name] = future.result()
+            else:
+                failed[name] = "".join(traceback.format_exception(error))
+    assert not failed, "\n".join(f"--- {name}\n{text}" for name, text in failed.items())
     return found
+
+
+def plans_of(points: Iterable[str], other: int, **more: Any) -> dict[str, Plan]:
+    """Make the plans: owner 0, another, and all, where they come to a point."""
+    found: dict[str, Plan] = {}
+    for point in points:
+        comes = crashkit.POINTS[point]
+        found[f"{point}, all"] = {"at": point, "who": None, **more}
+        if comes.root:
+            found[f"{point}, owner 0"] = {"at": point, "who": 0, **more}
+        if comes.other:
+            found[f"{point}, another"] = {"at": point, "who": other, **more}
+    return found
+
+
+def allowed(plan: Plan) -> tuple[int, ...]:
+    """Tell from which steps the next run may go on."""
+    comes, who = crashkit.POINTS[plan["at"]], plan["who"]
+    if comes.other is not None and (who is None or (who != 0 and comes.other == "after")):
+        return 2, 3  # the others may get as far as to publish what this one has committed
+    # Otherwise nothing is a matter of luck. Where only owner 0 comes, it is killed with all others too.
+    return {"before": (2,), "after": (3,)}[comes.when(0 if comes.other is None else who) or "before"]
 
 
 def test_every_failpoint_of_a_save_is_killed_at() -> None:
     assert crashkit.points_of_source() == {*crashkit.POINTS, crashkit.DOUBT}
 
 
-@pytest.mark.parametrize("point", crashkit.POINTS)
-def test_owner_0_or_another_or_all_killed_at_a_failpoint(
-    tmp_path: Path, stores: dict[int, Path], mpi: str, point: str
+@pytest.mark.parametrize("floor", ["save", "writer", "commit", "rotate"])
+def test_owner_0_or_another_or_all_killed_at_every_failpoint(
+    tmp_path: Path, stores: dict[int, Path], mpi: str, floor: str
 ) -> None:
-    steps = several(tmp_path, plans_of(point, 1), stores[3], 3, mpi)
-    check_went_on(steps, point)
+    plans = plans_of((point for point in crashkit.POINTS if point.startswith(floor)), 1)
+    steps = several(tmp_path, plans, stores[3], 3, mpi)
+    assert {name: step for name, step in steps.items() if step not in allowed(plans[name])} == {}
 
 
 @pytest.mark.parametrize("owners", [1, 2, 5])
-@pytest.mark.parametrize("point", ["writer.chunk", "commit.written", "save.committed", "commit.placed", "save.released"])
-def test_killed_at_other_owner_counts(
-    tmp_path: Path, stores: dict[int, Path], mpi: str, owners: int, point: str
-) -> None:
-    plans = plans_of(point, owners - 1)
-    chosen = {"owner 0": plans["owner 0"]} if "owner 0" in plans else {"all": plans["all"]}
+def test_killed_at_other_owner_counts(tmp_path: Path, stores: dict[int, Path], mpi: str, owners: int) -> None:
+    plans = plans_of(["writer.chunk", "save.committed", "commit.placed"], owners - 1)
+    plans = {name: plan for name, plan in plans.items() if not name.endswith("all")}
+    if owners == 1:
+        plans = {name: plan for name, plan in plans.items() if plan["at"] != "save.committed"}
+    steps = several(tmp_path, plans, stores[owners], owners, mpi)
     if owners > 1:
-        chosen |= {name: plan for name, plan in plans.items() if name == "another"}
-    elif point == "save.committed":
-        chosen = {"all": {"at": "save.compared", "who": None}}
-    several(tmp_path, chosen, stores[owners], owners, mpi)
+        assert {name: step for name, step in steps.items() if step not in allowed(plans[name])} == {}
 
 
-@pytest.mark.parametrize("point", ["writer.chunk", "save.committed", "commit.closed", "commit.placed"])
-def test_killed_while_owner_0_writes_for_all(tmp_path: Path, stores: dict[int, Path], mpi: str, point: str) -> None:
-    plans = plans_of(point, 1, write="gather")
-    if point != "save.committed":
-        plans.pop("another", None)  # it writes nothing
+@pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)
+def test_killed_while_owner_0_writes_for_all(tmp_path: Path, stores: dict[int, Path], mpi: str) -> None:
+    plans = plans_of(["writer.chunk", "save.committed", "commit.closed", "commit.placed"], 1, write="gather")
+    for point in ("writer.chunk", "commit.closed"):
+        del plans[f"{point}, another"]  # it writes nothing
     steps = several(tmp_path, plans, stores[3], 3, mpi)
-    assert all(step in (2, 3) for step in steps.values())
-    assert steps.get("owner 0", 2) == (3 if point == "commit.placed" else 2)
+    for name, step in steps.items():
+        assert step in ((3,) if "placed" in name else (2, 3) if "committed" in name else (2,)), name
 
 
 def test_killed_while_in_doubt(tmp_path: Path, stores: dict[int, Path], mpi: str) -> None:
     """Owner 0 is lost before it publishes, then who doubts is killed; or owner 0 itself, as it makes an abort final."""
     before, another = {"0": "save.compared"}, {"2": "writer.created"}
-    plans: dict[str, dict[str, Any]] = {
+    plans: dict[str, Plan] = {
         "another": {"at": crashkit.DOUBT, "who": 1, "lost": before},
         "another and all with it": {"at": crashkit.DOUBT, "who": None, "lost": before},
         "owner 0": {"at": crashkit.DOUBT, "who": 0, "lost": another},
@@ -138,12 +148,10 @@ def test_killed_while_in_doubt(tmp_path: Path, stores: dict[int, Path], mpi: str
     assert set(steps.values()) == {2}
 
 
-@pytest.mark.parametrize("point", ["writer.created", "commit.closed", "commit.placed", "rotate.roots-removed"])
-def test_the_same_command_goes_on_after_all_are_killed(
-    tmp_path: Path, stores: dict[int, Path], mpi: str, point: str
-) -> None:
-    step = killed(tmp_path / "all", stores[3], 3, mpi, {"at": point, "who": None}, again=True)
-    assert step in ((2,) if point in ("writer.created", "commit.closed") else (3,))
+def test_the_same_command_goes_on_after_all_are_killed(tmp_path: Path, stores: dict[int, Path], mpi: str) -> None:
+    plans = plans_of(["writer.created", "commit.closed", "rotate.roots-removed"], 1)
+    plans = {name: plan for name, plan in plans.items() if name.endswith("all")}
+    several(tmp_path, plans, stores[3], 3, mpi, again=True)
 
 
 # --- all owners of one process killed at each event

@@ -2,8 +2,8 @@
 
 A close waits for the others no longer than the deadline; an exception at one owner holds nobody up for ever; an
 interpreter ends without `close`, after refusals and with a writer that hangs, for its threads and its sends do not keep
-it. Where MPI tells of a death (ULFM), or lets the others go on after one, they are told what is true within the
-deadline, or at once.
+it. Where MPI tells of a death (ULFM) the others are told what is true at once. What they do where one is gone and MPI
+says nothing is in test_doubt.py and test_stopped.py: a death is a stop without an end.
 """
 
 from __future__ import annotations

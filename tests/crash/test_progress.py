@@ -92,6 +92,25 @@ def test_a_manifest_a_root_or_a_void_may_take_as_long_as_a_sync(ram: Path, point
         assert story.saved(CALL), story.text()
 
 
+@pytest.mark.parametrize("point", ["save.agreed", "writer.chunk", "save.committed", "commit.written"])
+def test_a_machine_that_is_suspended_is_not_taken_for_silence(ram: Path, point: str) -> None:
+    """All owners stop at once, for many deadlines: when they go on, nobody has been silent, and no writer hung."""
+    suspended: list[float] = []
+
+    def at(world: World, who: int, what: str) -> None:
+        if what == point and not suspended:
+            suspended.append(world.now)
+            for owner in range(3):
+                world.freeze(owner, 20 * DEADLINE)
+            world.sleep(0)
+
+    story = play(ram, Plan(at))
+    story.check()
+    assert suspended
+    assert all(story.saved(call) for call in (1, 2, 3)), story.text()
+    assert story.world.now > 20 * DEADLINE
+
+
 def test_an_owner_that_enters_late_is_waited_for_within_the_deadline_only(ram: Path) -> None:
     late: list[float] = []
 

@@ -117,6 +117,13 @@ def test_other_owner_counts_agree_too(ram: Path, owners: int) -> None:
         stopped(ram / str(seed), seed, owners=owners)
 
 
+@pytest.mark.parametrize(("owners", "fan_out"), [(4, 1), (7, 2)])
+def test_in_a_tree_all_agree_too(ram: Path, owners: int, fan_out: int) -> None:
+    """Owners in the middle hear and speak in both directions."""
+    for seed in range(25):
+        stopped(ram / str(seed), seed, owners=owners, fan_out=fan_out)
+
+
 def _kills(path: Path, seeds: range, way: dict[str, Any]) -> None:
     count = Counter[str]()
     for seed in seeds:

@@ -124,7 +124,9 @@ def measure(owners: int, fan_out: int, path: Path) -> Measured:
         },
         "wall seconds": round(time.monotonic() - begun, 1),
         "resident bytes of the process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "bytes of the store": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if owners <= 10_000 else None,
+        "bytes of the store": sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+        if owners <= 10_000
+        else None,
     }
     return measured
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from mpickpt.store.threads import Buffers, Pool, share
+from mpickpt.store.threads import Buffers, Pool, finished, share
 from mpickpt.store.writer import batches
 
 
@@ -71,6 +72,37 @@ def test_a_pool_passes_on_failures_and_cancels_what_has_not_begun() -> None:
     assert running.result(10)
     assert pool.submit(divmod, 7, 2).cancelled()
     assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("one"))
+
+
+def test_threads_that_hang_are_left_to_themselves(pool: Pool) -> None:
+    hold = threading.Event()
+    hung = [pool.submit(hold.wait, 20) for _ in range(3)]
+    waiting = pool.submit(divmod, 7, 2)
+    while not all(future.running() for future in hung):
+        pass
+    assert not finished(waiting, 0.05), "there are three threads"
+    pool.renew()
+    assert waiting.result(10) == (3, 1)
+    assert pool.submit(divmod, 9, 2).result(10) == (4, 1)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("test")]
+    hold.set()
+    assert all(future.result(10) for future in hung)
+    limit = time.monotonic() + 10
+    while sum(thread.is_alive() for thread in threads) > 3 and time.monotonic() < limit:
+        pass
+    assert sum(thread.is_alive() for thread in threads) <= 3, "a thread that comes back ends"
+    share(pool, lambda item: None, range(50))
+
+
+def test_close_waits_for_all_threads_together_only_so_long() -> None:
+    hold = threading.Event()
+    pool = Pool(4, "slow")
+    for _ in range(4):
+        pool.submit(hold.wait, 20)
+    begun = time.monotonic()
+    pool.close(0.2)
+    assert time.monotonic() - begun < 0.7
+    hold.set()
 
 
 def test_buffers_are_bounded() -> None:
