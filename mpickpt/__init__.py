@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mpickpt import errors, sharded
 from mpickpt._version import __version__
-from mpickpt.checkpointer import Checkpointer, Continuation, Save
+from mpickpt.checkpointer import Checkpointer
+from mpickpt.continuation import Continuation, Save
 from mpickpt.errors import (
     CheckpointError,
     ContractError,

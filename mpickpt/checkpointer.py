@@ -1,4 +1,4 @@
-"""The public face: `Checkpointer`, and what its calls return.
+"""The public face: `Checkpointer`.
 
 A Checkpointer ties one owner's wires, the run's directory and the caller's policies together; what happens in a call
 is in `mpickpt.cluster`.
@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -24,6 +23,7 @@ from mpickpt.cluster.publish import Options, Publisher
 from mpickpt.cluster.restore import Request, Resumed, resume
 from mpickpt.cluster.survey import Survey
 from mpickpt.cluster.wiring import Wiring
+from mpickpt.continuation import Continuation, Save
 from mpickpt.errors import FormatError, StateError
 from mpickpt.state import nest, values
 from mpickpt.state.contract import Contract
@@ -39,75 +39,6 @@ _log = logging.getLogger("mpickpt")
 _JOBS: Final = 6
 _MOST_WRITERS: Final = 8
 _CLOSING_PATIENCE: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """One save of this process.
-
-    Attributes
-    ----------
-    step : int
-        The committed step that was saved.
-    root : str
-        Digest of the root manifest, ``blake3:HEX``: the generation's name.
-    """
-
-    step: int
-    root: str
-
-    @property
-    def staged(self) -> bool:
-        """Whether the state has been captured, so that the caller may change it."""
-        return True
-
-    @property
-    def durable(self) -> bool:
-        """Whether the generation is published and durable."""
-        return True
-
-    def wait(self, timeout: float | None = None) -> str:
-        """Wait until it is durable, at most `timeout` seconds, and give the root's digest."""
-        return self.root
-
-
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """Where a run goes on from.
-
-    Attributes
-    ----------
-    step : int
-        Committed steps so far; 0 at a fresh start.
-    cursor : int
-        Inputs consumed so far by all owners together.
-    epoch : int
-        The membership epoch: it counts continuations, not passes over the data.
-    fresh : bool
-        Whether there was nothing to resume.
-    root : str or None
-        Digest of the generation that was restored.
-    state : nested containers
-        The restored nest; at a fresh start the one that was given.
-    """
-
-    step: int
-    cursor: int
-    epoch: int
-    fresh: bool
-    root: str | None
-    state: Any
-    _values: Mapping[str, Any] = field(repr=False, default_factory=dict)
-
-    def value(self, name: str, default: Any = None) -> Any:
-        """Give a restored value or array by its name, or `default` where nothing of that name was restored.
-
-        Parameters
-        ----------
-        name : str
-            The path, joined by ``/``: ``opt/lr``.
-        """
-        return self._values.get(name, default)
 
 
 class Checkpointer:
@@ -277,7 +208,8 @@ class Checkpointer:
         Parameters
         ----------
         state : nested containers, optional
-            The destination, as for `save`. Arrays are filled in place, generators set, ``load_state_dict`` called;
+            The destination, as for `save`. Arrays, lists, dicts and other mutable containers are filled in place,
+            generators set, ``load_state_dict`` called; what is immutable comes back in ``Continuation.state``;
             `Spec` stands for an array that does not exist yet. None: whole regions as NumPy arrays.
         step : int, optional
             Which generation.
@@ -310,6 +242,7 @@ class Checkpointer:
         request = Request(step=step, root=root, repartition=bool(repartition), readonly=bool(readonly))
         filled: list[Any] = []
         known: dict[str, Any] = {}
+        asked: list[str] = []
         decided: dict[str, Any] = {}
 
         def flatten() -> nest.Capture | None:
@@ -321,6 +254,7 @@ class Checkpointer:
                 return None
             capture = nest.flatten(state, role, owners, destination=True)
             nest.check_destination(capture)
+            asked.extend(holding.region.name for holding in capture.holdings)
             return capture
 
         def decide() -> dict[str, Any]:
@@ -360,7 +294,8 @@ class Checkpointer:
                 _log.info("nothing to resume in %s: a fresh start", self._directory.path)
             else:
                 _log.info("resumed step %d: %s", found.step, found.root)
-        return Continuation(found.step, found.cursor, found.epoch, found.fresh, found.root, filled[0], known)
+        left = frozenset(asked) - known.keys()
+        return Continuation(found.step, found.cursor, found.epoch, found.fresh, found.root, filled[0], known, left)
 
     # -- looking
 
@@ -421,6 +356,7 @@ class Checkpointer:
                 each.close(max(0.0, end - time.monotonic()))
 
     def __enter__(self) -> Checkpointer:
+        self._check_open()
         return self
 
     def __exit__(

@@ -14,7 +14,9 @@ from mpickpt.cli import output
 def command(run: str, orphans: bool, as_json: bool) -> None:
     """Remove from RUN what failed attempts left behind. No published generation on the lineage is ever touched."""
     from mpickpt.store.directory import Directory
+    from mpickpt.store.inspect import open_store
 
+    open_store(run)  # refuses what is no store
     removed = [str(path) for path in Directory(run).sweep(orphans=orphans)]
     if as_json:
         output.document({"path": run, "removed": removed})

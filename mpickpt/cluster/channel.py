@@ -227,7 +227,8 @@ class Call(Mailbox):
             # No measured time: owners that see the same silence raise the same refusal.
             found="its process is gone" if dead else "none",
             unharmed="earlier generations",
-            advice="look at that owner's process and node; the next start resumes from the newest generation",
+            advice="see that every owner makes the same calls (save, resume, close, ... are collective), then look at "
+            "that owner's process and node; the next start resumes from the newest generation",
         )
 
     def _suspect(self, error: CheckpointError, role: int) -> NoReturn:

@@ -41,8 +41,9 @@ class Lineage:
         #: The root that was chosen last: owner 0 need not read it again.
         self.chosen: Manifest | None = None
         self._opened = False
-        #: Whether this process continues the run: it has resumed from the store, or begun it.
-        self._ours = False
+        #: Names of the roots that this process has resumed (empty: a fresh start) or may have published; none before it
+        #: has begun.
+        self._known: set[str] = set()
         self._protected: set[str] = set()
 
     # -- opening and claiming
@@ -161,7 +162,11 @@ class Lineage:
             except CheckpointError:
                 continue
             if all(verdict.ok for verdict in verdicts):
-                good = f"step {root.step} passes the fast check: resume(..., step={root.step}) goes on from it"
+                newer = ", ".join(one.name for one in names[names.index(root) + 1 :])
+                good = (
+                    f"step {root.step} passes the fast check: resume(..., step={root.step}) restores it; "
+                    f"to train on from it, first move {newer} out of {self.directory.roots_path}"
+                )
                 break
         else:
             good = "no older generation passes the fast check"
@@ -178,7 +183,7 @@ class Lineage:
             # A save may have ended with "published, durability unknown": whoever relies on its root syncs it first.
             self.directory.sync_root(decision["name"])
         claim = self._claim()
-        self._ours = True
+        self._known = {decision["name"]}
         return {"epoch": claim.epoch}
 
     def pin(self, step: int) -> dict[str, Any]:
@@ -198,7 +203,7 @@ class Lineage:
         directory = self.directory
         self._open()
         names = directory.lineage(fresh=True)
-        if not self._ours and names:
+        if not self._known and names:
             raise EpochError(
                 "save was called before resume, on a store that holds generations",
                 path=directory.path,
@@ -207,8 +212,8 @@ class Lineage:
                 unharmed="the store",
                 advice="call resume() before the training loop, or give another directory",
             )
+        self._refuse_rivals(names)
         claim = self._claim()
-        self._ours = True
         newest = self._newest(names, publisher.last)
         if newest is not None:
             moment, root, path = newest
@@ -236,6 +241,7 @@ class Lineage:
             directory.rotate(self.keep - 1, self.keep_every, self._protected)
         nonce = secrets.token_hex(8)
         name = root_name(step, claim.epoch, nonce)
+        self._known.add(name)
         directory.attempt(name)
         return {
             "name": name,
@@ -245,6 +251,20 @@ class Lineage:
             "way": directory.way.value,
             "fence": directory.fence,
         }
+
+    def _refuse_rivals(self, names: list[RootName]) -> None:
+        """Refuse to go on where the newest generation is neither what this run resumed nor what it saved."""
+        if not names or names[-1].name in self._known:
+            return
+        raise EpochError(
+            f"the newest generation, step {names[-1].step}, is neither what this run resumed nor what it saved",
+            path=self.directory.root_path(names[-1].name),
+            expected="that no other job saves in this store",
+            found=names[-1].name,
+            unharmed="the store",
+            advice="if another job runs on this store, end one of the two; if an older generation was resumed on "
+            "purpose, move the newer roots out of roots/ and start again",
+        )
 
     def _newest(self, names: list[RootName], last: Published | None) -> tuple[Moment, str, str] | None:
         """Give moment, digest and path of the newest generation that can be read."""

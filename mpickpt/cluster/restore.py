@@ -364,15 +364,15 @@ def _check_schema(union: Declarations, saved: Schema, path: str) -> None:
     lines: list[tuple[str, str, str]] = []
     for region in wanted:
         if region.name not in saved:
-            lines.append((region.name, f"{_form(region)} in the checkpoint", "missing there"))
+            lines.append((region.name, f"{_form(region)} in the destination", "nothing in the checkpoint"))
             continue
         there = saved[saved.ordinal(region.name)]
         if (there.kind, there.dtype, there.shape) != (region.kind, region.dtype, region.shape):
-            lines.append((region.name, _form(region), f"{_form(there)} in the checkpoint"))
+            lines.append((region.name, f"{_form(region)} in the destination", f"{_form(there)} in the checkpoint"))
     for region in saved:
         below = any(region.name == prefix or region.name.startswith(f"{prefix}/") for prefix in open_prefixes)
         if region.name not in wanted and not below and "" not in open_prefixes:
-            lines.append((region.name, "not in the destination", f"{_form(region)} in the checkpoint"))
+            lines.append((region.name, "nothing in the destination", f"{_form(region)} in the checkpoint"))
     if lines:
         text = "; ".join(f"{name}: {mine}, {theirs}" for name, mine, theirs in lines)
         raise SchemaError(

@@ -66,6 +66,8 @@ class Wiring:
             raise StateError(
                 "comm is no communicator of mpi4py", expected="mpi4py.MPI.Intracomm or None", found=repr(comm)[:100]
             )
+        if _is_self(comm):
+            _check_alone(alone)
         return cls._mpi(comm, kind, fan_out)
 
     @classmethod
@@ -103,13 +105,19 @@ def _owners_per_node(comm: MPI.Intracomm) -> int | None:
     return per_node if regular[0] and 1 < per_node < owners else None
 
 
+def _is_self(comm: MPI.Intracomm) -> bool:
+    from mpi4py import MPI
+
+    return bool(MPI.Comm.Compare(comm, MPI.COMM_SELF) == MPI.IDENT)
+
+
 def _check_alone(alone: bool) -> None:
     for name in LAUNCHER_VARIABLES:
         text = os.environ.get(name, "")
         if not alone and text.isdigit() and int(text) > 1:
             raise StateError(
-                "comm=None makes every process believe that it is alone, and they would write one store as rivals",
-                expected="one process, or comm=MPI.COMM_WORLD",
+                "every process would believe that it is alone, and they would write one store as rivals",
+                expected="one process, or comm=MPI.COMM_WORLD; not None or MPI.COMM_SELF",
                 found=f"{name}={text}: the launcher has started several",
                 unharmed="the store: nothing was written",
                 advice="pass the communicator, or alone=True if each process has a store of its own",

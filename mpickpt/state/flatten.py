@@ -51,7 +51,12 @@ def flatten(state: object, role: int, owners: int, *, destination: bool = False)
         For what cannot be saved exactly, a container that holds itself, a box that does not fit its region.
     """
     walker = _Walker(role, owners, destination)
-    nest = walker.walk(state, "", 0)
+    try:
+        nest = walker.walk(state, "", 0)
+    except RecursionError:
+        raise StateError(
+            "containers are nested too deeply", expected=f"at most {MAX_DEPTH} levels", found="more than Python follows"
+        ) from None
     walker.holdings.sort(key=lambda holding: holding.region.name)
     return Capture(walker.holdings, walker.containers, nest, walker.open_prefixes)
 

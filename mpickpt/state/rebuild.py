@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,7 +13,8 @@ from mpickpt.errors import FormatError, SchemaError, StateError
 from mpickpt.state import dtypes, generators, names, values
 from mpickpt.state.capture import CONTAINERS, Capture, Holding, Node, Part, Restored
 from mpickpt.state.flatten import stateful
-from mpickpt.state.layout import Spec
+from mpickpt.state.layout import WRAPPERS, Spec
+from mpickpt.state.names import Key
 
 _KINDS = frozenset(CONTAINERS) | {f"object {kind}" for kind in ("list", "tuple", "dict_int")}
 
@@ -200,9 +202,10 @@ def prepare(capture: Capture, restored: Restored, containers: Mapping[str, str])
     Returns
     -------
     callable
-        Fills arrays and generators in place, then objects through load_state_dict, in this order. It returns nested
-        containers as the destination, unwrapped: the same arrays and objects where they were filled, new ones for
-        values, `Spec` and read-only arrays. Several boxes of one region are a list of arrays.
+        Fills arrays, generators, and lists, dicts and sets of plain values in place, replaces plain values in the
+        caller's own lists, dicts and dataclasses, then calls load_state_dict. It returns nested containers as the
+        destination, unwrapped: the same arrays and objects where they were filled, new ones for what is immutable,
+        for `Spec` and read-only arrays. Several boxes of one region are a list of arrays.
 
     Raises
     ------
@@ -222,6 +225,10 @@ def prepare(capture: Capture, restored: Restored, containers: Mapping[str, str])
             np.copyto(target, source, casting="equiv")
         for generator, source in filling.settings:
             generators.set_from(generator, source)
+        for container, content in filling.contents:
+            _refill(container, content)
+        for container, key, value in filling.items:
+            _put(container, key, value)
         for name, load, structure in filling.loads:
             try:
                 load(structure)
@@ -250,6 +257,8 @@ class _Filling:
         self.holdings = {holding.region.name: holding for holding in capture.holdings}
         self.copies: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
         self.settings: list[tuple[Any, Any]] = []
+        self.contents: list[tuple[Any, Any]] = []
+        self.items: list[tuple[Any, Key, Any]] = []
         self.loads: list[tuple[str, Callable[[Any], object], Any]] = []
         if capture.open_prefixes:
             others = (restored.arrays.keys() | restored.opaque.keys()) - self.holdings.keys()
@@ -269,6 +278,8 @@ class _Filling:
             self.loads.append((node.name, original.load_state_dict, self.tree.at(node.name)))
             return original
         children = [(key, self.make(child)) for key, child in node.children]
+        if kind in ("list", "dict", "dataclass"):
+            self.replace(original, node.children, children)
         if kind == "list":
             return [child for _, child in children]
         if kind == "tuple":
@@ -285,6 +296,18 @@ class _Filling:
         same = copy.copy(original)
         same.update(children)
         return same
+
+    def replace(self, container: Any, nodes: list[tuple[Key, Node]], made: list[tuple[Key, Any]]) -> None:
+        """Have plain values of the caller's own container replaced: a variable may hold it. Wrappers stay in it."""
+        frozen = getattr(getattr(container, "__dataclass_params__", None), "frozen", False)
+        for (key, node), (_, value) in zip(nodes, made, strict=True):
+            if node.kind == "opaque" and not frozen:
+                self.items.append((container, key, value))
+
+    def refilled(self, container: Any, content: Any) -> Any:
+        """Have a mutable container filled in place: the caller's own variable may hold it."""
+        self.contents.append((container, content))
+        return container
 
     def missing(self, name: str) -> SchemaError:
         return SchemaError(
@@ -361,13 +384,33 @@ class _Filling:
             return value
         if type(target) is type(value):
             if type(value) is dict and target.keys() == value.keys():
-                return {key: self.merge(target[key], item, name) for key, item in value.items()}
-            if type(value) in (list, tuple) and len(target) == len(value):
-                return type(value)(self.merge(one, two, name) for one, two in zip(target, value, strict=True))
+                value = {key: self.merge(target[key], item, name) for key, item in value.items()}
+            elif type(value) in (list, tuple) and len(target) == len(value):
+                value = type(value)(self.merge(one, two, name) for one, two in zip(target, value, strict=True))
+            if type(value) in (list, dict, set, bytearray):
+                return self.refilled(target, value)
         if stateful(target):
             self.loads.append((name, target.load_state_dict, value))
             return target
         return value
+
+
+def _refill(container: Any, content: Any) -> None:
+    """Give a list, dict, set or bytearray its content."""
+    if isinstance(container, list | bytearray):
+        container[:] = content
+    else:
+        container.clear()
+        container.update(content)
+
+
+def _put(container: Any, key: Key, value: Any) -> None:
+    """Put a value into the caller's list, dict or dataclass, unless a wrapper stands there."""
+    if dataclasses.is_dataclass(container):
+        if not isinstance(getattr(container, str(key), None), WRAPPERS):
+            setattr(container, str(key), value)
+    elif not isinstance(container[key], WRAPPERS):
+        container[key] = value
 
 
 def _kind(x: Any) -> str:

@@ -50,6 +50,8 @@ class Directory:
             self.path = os.path.abspath(os.fsdecode(path))
         except TypeError as error:
             raise StateError("the path of a store is no path", found=repr(path)[:100]) from error
+        if not os.fspath(path):
+            raise StateError("the path of a store is empty", expected="a directory of its own", found=repr(path))
         if "\0" in self.path:
             raise StateError("the path of a store has a null character", found=repr(path)[:100])
         self.roots_path = os.path.join(self.path, "roots")

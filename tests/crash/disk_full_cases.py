@@ -53,11 +53,9 @@ class Disk:
         """Make so many files that there can be no more."""
         self.filler.mkdir()
         for number in itertools.count():
-            try:
-                (self.filler / str(number)).touch()
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
+            if os.statvfs(self.path).f_ffree == 0:
                 return
+            (self.filler / str(number)).touch()
 
     def free(self) -> None:
         """Free what was used."""
@@ -65,6 +63,14 @@ class Disk:
             shutil.rmtree(self.filler)
         else:
             self.filler.unlink(missing_ok=True)
+
+
+def until(*files: Path, seconds: float = 3.0) -> None:
+    """Wait until other owners have made some files."""
+    limit = time.monotonic() + seconds
+    while not all(file.exists() for file in files):
+        assert time.monotonic() < limit, f"not made within {seconds} s: {files}"
+        time.sleep(0.001)
 
 
 class Case:
@@ -110,22 +116,20 @@ class Case:
         done = [self.directory / f"done.{role}" for role in range(self.owners) if role != who]
         mine = self.directory / f"done.{self.role}"
 
-        def wait() -> None:
-            limit = time.monotonic() + 3
-            while not all(file.exists() for file in done):
-                assert time.monotonic() < limit, "the others did not come so far"
-                time.sleep(0.001)
-
         if self.role == who:
-            rank.failpoint("save.agreed", wait, comm=self.comm, role=self.role)
+            rank.failpoint("save.agreed", lambda: until(*done), comm=self.comm, role=self.role)
         else:
             point = "save.committed" if self.role else "save.shards-written"
             rank.failpoint(point, mine.touch, comm=self.comm, role=self.role)
 
     def outcome(self) -> dict[str, Any]:
-        """Make the save; tell what came of it, what is listed and left, and how the next one goes on a freed disk."""
+        """Make the save; tell what came of it, and what `end` tells."""
         found = rank.attempt(self.save)
         rank.clear()
+        return self.end(found)
+
+    def end(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Tell what is listed and left, and how the next save goes on a freed disk."""
         found["listed"] = self.together(lambda: sorted(crashkit.listed(self.path)))
         found["left"] = self.together(lambda: crashkit.leftovers(self.path))
         self.together(self.disk.free)
@@ -166,8 +170,8 @@ FULL: dict[str, tuple[str, Callable[[Disk], None], bool]] = {
     "root": ("save.compared", Disk.fill, True),
 }
 """By stage: the failpoint after which there is no space, and whether a shard's space is reserved before."""
-STAGES = [(stage, who) for stage in FULL for who in (0, 1) if not (stage.endswith("manifest") and who == 0)]
-STAGES = [(stage, who) for stage, who in STAGES if not (stage.endswith("root") and who == 1)]
+ONLY = {"creation of a manifest": 1, "manifest": 1, "creation of the root": 0, "root": 0}
+STAGES = [(stage, who) for stage in FULL for who in (0, 1) if ONLY.get(stage, who) == who]
 
 
 def _full(stage: str, who: int) -> Callable[[MPI.Intracomm, Path], Any]:
@@ -199,10 +203,7 @@ def all_shards_at_once(comm: MPI.Intracomm, directory: Path) -> Any:
         if case.role == 0:
             case.disk.fill()
         ready[case.role].touch()
-        limit = time.monotonic() + 3
-        while not all(file.exists() for file in ready):
-            assert time.monotonic() < limit
-            time.sleep(0.001)
+        until(*ready)
 
     rank.failpoint("save.agreed", agreed)
     return case.outcome()
@@ -267,22 +268,11 @@ def void(comm: MPI.Intracomm, directory: Path) -> Any:
     rank.failpoint("save.compared", lambda: (case.disk.fill(), rank.stop()), role=0, comm=comm)
     found = rank.attempt(case.save)
     rank.clear()
-    mine = directory / f"ended.{case.role}"
-    mine.touch()
+    (directory / f"ended.{case.role}").touch()
     if case.role == 1:
-        limit = time.monotonic() + 10
-        while not (directory / "ended.2").exists():
-            assert time.monotonic() < limit
-            time.sleep(0.002)
+        until(directory / "ended.2")
         os.kill(case.pids[0], signal.SIGCONT)
-    found["listed"] = case.together(lambda: sorted(crashkit.listed(case.path)))
-    found["left"] = case.together(lambda: crashkit.leftovers(case.path))
-    case.together(case.disk.free)
-    found["next"] = case.save()
-    found["end"] = case.together(lambda: sorted(crashkit.listed(case.path).items()))
-    case.ckpt.close()
-    case.together(lambda: shutil.rmtree(case.path))
-    return found
+    return case.end(found)
 
 
 # --- calls that fail

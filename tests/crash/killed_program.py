@@ -1,4 +1,4 @@
-"""A run that is killed at a failpoint: ``killed_program.py STORE ``; options in the environment variable CRASH, as JSON.
+"""A run that is killed at a failpoint: ``killed_program.py STORE``; the plan is in the variable CRASH, as JSON.
 
 It resumes, saves two more steps and says so after each, as a training loop prints success. `at` is the failpoint,
 `who` is the owner that is killed there, or null: whichever owner comes there first takes all others with it. Owners in

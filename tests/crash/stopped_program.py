@@ -1,9 +1,9 @@
 """Owners that are stopped at a failpoint of a save and go on later: many cases in one job, given in the variable CRASH.
 
-A case: ``{"name", "stop": {ROLE: FAILPOINT, ...}, "calls": N, "write"}``. All owners save steps 1 and 2; then those of
-`stop` are stopped as they come to their failpoint in the next save. The others call save until it raises, and then so
-often that `calls` have raised; then the stopped ones go on, make the calls that they have missed, and all save once
-more together. Deadline: `DEADLINE` seconds.
+A case: ``{"name", "stop": {ROLE: FAILPOINT, ...}, "calls": N, "slow": ROLE, "write"}``. All owners save steps 1 and 2;
+then those of `stop` are stopped as they come to their failpoint in the next save. The others call save until it raises,
+and then so often that `calls` have raised; then the stopped ones go on, make the calls that they have missed, and all
+save once more together. Deadline: `DEADLINE` seconds. The owner `slow` takes longer than that to write its shards.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class Stopped:
         for _ in range(2):
             self.save()
         rank.meet(self.comm)
+        if "slow" in self.plan:
+            for name in ("writer.created", "save.shards-written"):  # it makes progress between them
+                rank.failpoint(name, "sleep", role=self.plan["slow"], seconds=0.7 * DEADLINE, comm=self.comm)
         if self.role in self.late:
             rank.failpoint(self.late[self.role], "stop", role=self.role, comm=self.comm)
             self.call()

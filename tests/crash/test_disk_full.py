@@ -28,7 +28,7 @@ PROGRAM = Path(__file__).with_name("disk_full_cases.py")
 OWNERS = 3
 FULL = "No space left on device"
 STAGES = {
-    # Of the stage and the owner: whose refusal, of which file, saying what is needed.
+    # What failed, of which file, and what is needed.
     "creation_of_a_shard": ("creation of a file", "00000/00000{who}.safetensors", "1 file free"),
     "space_of_a_shard": ("write of a shard", "00000/00000{who}.safetensors", r"69668 bytes and 1 file free"),
     "chunk": ("write of a shard", "00000/00000{who}.safetensors", "69668 bytes and 1 file free"),
@@ -38,9 +38,10 @@ STAGES = {
     "creation_of_the_root": ("creation of a file", "roots/", "1 file free"),
     "root": ("write", "roots/", "bytes and 1 file free"),
 }
-AT = [(stage, who) for stage in STAGES for who in ((1,) if "manifest" in stage else (0,) if "root" in stage else (0, 1))]
+ONLY = {"creation_of_a_manifest": 1, "manifest": 1, "creation_of_the_root": 0, "root": 0}
+AT = [(stage, who) for stage in STAGES for who in (0, 1) if ONLY.get(stage, who) == who]
 OTHERS = {
-    # More of whom, of which file, what is needed: any of the three, for all fail at once.
+    # At whom (None: whoever is first), and the same.
     "all_shards_at_once": (None, "write of a shard", ".safetensors", "bytes and 1 file free"),
     "another_owners_shard_under_gather": (0, "write of a shard", "00000/00000", "bytes and 1 file free"),
     "attempt_directory": (0, "creation of a file", "/", "1 file free"),
@@ -113,7 +114,9 @@ def swept() -> Batches:
 # --- a full disk
 
 
-def check_full(found: list[dict[str, Any]], who: int | None, doing: str, path: str, needed: str, before: list[int]) -> None:
+def check_full(
+    found: list[dict[str, Any]], who: int | None, doing: str, path: str, needed: str, before: list[int]
+) -> None:
     """Check one refusal of a full disk, and what it left."""
     assert all("raised" in one for one in found), found
     records = [one["raised"].get("record") or {} for one in found]

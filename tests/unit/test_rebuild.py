@@ -79,7 +79,7 @@ def test_containers_come_back_as_what_they_are() -> None:
     assert (type(got["tuple"]), type(got["pair"]), got["pair"].right, got["list"][1]) == (tuple, Pair, 2.0, 2)
     assert (got["ints"]["s"], got["ints"][3] is target["ints"][3]) == (2.0, True)
     assert type(got["mutable"]) is Mutable
-    assert (got["mutable"].lr, got["mutable"].step, target["mutable"].lr) == (2.0, 0, 1.0)
+    assert (got["mutable"].lr, got["mutable"].step, target["mutable"].lr) == (2.0, 0, 2.0)
     assert (type(got["frozen"]), got["frozen"].name, type(got["slotted"])) == (Frozen, "2.0", Slotted)
     assert (type(got["ordered"]), list(got["ordered"]), got["ordered"]["a"]) == (OrderedDict, ["z", "a"], 2.0)
     assert got["default"].default_factory is list
@@ -322,3 +322,22 @@ def test_values_of_a_destination_are_not_looked_at() -> None:
     assert [h.data for h in capture.holdings] == [None, None]
     got = commit(capture, Restored({}, {"a": values.encode(1), "b": values.encode(2)}), {})
     assert got == {"a": 1, "b": 2}
+
+
+def test_plain_values_in_the_callers_own_containers_are_replaced_and_wrappers_stay() -> None:
+    def state(n: int) -> dict[str, Any]:
+        box = Sharded(np.full(3, float(n)), shape=(3,), at=(0,))
+        return {"history": [n] * n, "settings": {"n": n, "seen": {n}}, "pair": (n, [n]), "boxes": {"w": box, "n": n}}
+
+    saved = flatten(state(3), 0, 1)
+    target = state(0)
+    history, settings, inner, boxes = target["history"], target["settings"], target["pair"][1], target["boxes"]
+    wrapper = boxes["w"]
+    read = Restored(
+        arrays={"boxes/w": [np.full(3, 3.0)]},
+        opaque={holding.region.name: holding.data for holding in saved.holdings if holding.data is not None},
+    )
+    commit(flatten(target, 0, 1, destination=True), read, saved.containers)
+    assert (history, settings, inner) == ([3, 3, 3], {"n": 3, "seen": {3}}, [3])
+    assert boxes["w"] is wrapper
+    assert boxes["n"] == 3
