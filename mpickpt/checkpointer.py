@@ -39,6 +39,7 @@ _log = logging.getLogger("mpickpt")
 _JOBS: Final = 6
 _MOST_WRITERS: Final = 8
 _CLOSING_PATIENCE: Final = 1.0
+_LONGEST_DEADLINE: Final = 1e6
 
 
 class Checkpointer:
@@ -108,12 +109,16 @@ class Checkpointer:
         _one_of("rotate", rotate, ("after", "before"))
         _positive("keep", keep)
         _positive("keep_every", keep_every)
-        if type(deadline) not in (int, float) or not 0 < deadline < float("inf"):
-            raise StateError("deadline is out of range", expected="a positive number of seconds", found=repr(deadline))
+        if type(deadline) not in (int, float) or not 0 < deadline <= _LONGEST_DEADLINE:
+            raise StateError(
+                "deadline is out of range",
+                expected=f"seconds, above 0 and up to {_LONGEST_DEADLINE:g}",
+                found=repr(deadline),
+            )
         if contract is not None and not isinstance(contract, Contract):
             raise StateError("contract is no Contract", found=repr(contract)[:100])
         policy = policy_of(nonfinite)
-        wiring = Wiring.of(comm, alone, "star")
+        wiring = Wiring.of(comm, alone, float(deadline), "star")
         self._host = socket.gethostname()
         self._directory = Directory(path)
         self._contract = contract or Contract()
@@ -133,6 +138,7 @@ class Checkpointer:
         )
         self._rotating: Future[None] | None = None
         self._closed = False
+        self._process = os.getpid()
 
     # -- saving and resuming
 
@@ -368,6 +374,14 @@ class Checkpointer:
     def _check_open(self) -> None:
         if self._closed:
             raise StateError("this Checkpointer is closed", path=self._directory.path)
+        if os.getpid() != self._process:
+            raise StateError(
+                "this Checkpointer was made by another process, and its threads are not in this one",
+                path=self._directory.path,
+                expected=f"process {self._process}",
+                found=f"process {os.getpid()}, forked from it",
+                advice="save in the process that made the Checkpointer",
+            )
 
 
 def _plain(number: Any) -> Any:

@@ -196,7 +196,7 @@ class Lineage:
 
     def follow(self) -> None:
         """Let saves go on from what is there, although nothing of it was restored."""
-        self._ours = True
+        self._known = {"", *(name.name for name in self.directory.lineage())}
 
     def begin_save(self, publisher: Publisher, step: int, cursor: int) -> dict[str, Any]:
         """Check the moment against the lineage, and make the attempt."""

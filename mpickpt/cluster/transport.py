@@ -118,6 +118,8 @@ class MpiTransport:
         An MPI library gives the context of a freed communicator to a later one, and with it what was sent there and
         not yet received: a beat, an abort. So every message bears the mark of the transport that it is meant for.
         """
+        if not neighbours:
+            return {}, {}
         host = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
         mine, size = bytearray(self._mark + host), _MARK_BYTES + _HOST_BYTES
         theirs = bytearray(size * len(neighbours))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from mpickpt.cluster.topology import Place, Topology
 from mpickpt.cluster.transport import LocalTransport, MpiTransport, Transport
-from mpickpt.errors import StateError
+from mpickpt.errors import DeadlineError, StateError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -39,7 +41,7 @@ class Wiring:
         return self.place.owners
 
     @classmethod
-    def of(cls, comm: Any, alone: bool, kind: str = "auto", fan_out: int = 16) -> Wiring:
+    def of(cls, comm: Any, alone: bool, deadline: float = 60.0, kind: str = "auto", fan_out: int = 16) -> Wiring:
         """Wire an owner up. Collective over `comm`.
 
         Parameters
@@ -48,6 +50,8 @@ class Wiring:
             None makes one owner, without MPI.
         alone : bool
             Whether one owner is right even where a launcher says that there are several processes.
+        deadline : float
+            Seconds that are waited for the last owner.
         kind : {"star", "tree", "auto"}
         fan_out : int
             The most children of an owner in a tree.
@@ -56,6 +60,8 @@ class Wiring:
         ------
         StateError
             If `comm` is no communicator, or None where a launcher has started several processes.
+        DeadlineError
+            If not all owners come.
         """
         if isinstance(comm, Wiring):
             return comm
@@ -68,13 +74,21 @@ class Wiring:
             )
         if _is_self(comm):
             _check_alone(alone)
+        _meet(comm, deadline)
         return cls._mpi(comm, kind, fan_out)
 
     @classmethod
     def _mpi(cls, comm: MPI.Intracomm, kind: str, fan_out: int) -> Wiring:
+        from mpi4py import MPI
+
         topology = Topology.of(kind, comm.Get_size(), fan_out, _owners_per_node(comm))
         place = topology.place(comm.Get_rank())
-        return cls(place, topology, MpiTransport(comm, place.neighbours), MpiTransport(comm, place.neighbours))
+        # A graph made from a communicator that has a topology of its own crashes Open MPI 5.
+        plain: Any = comm if comm.Get_topology() == MPI.UNDEFINED else comm.Split(0, comm.Get_rank())
+        saves, others = MpiTransport(plain, place.neighbours), MpiTransport(plain, place.neighbours)
+        if plain is not comm:
+            plain.Free()
+        return cls(place, topology, saves, others)
 
     @classmethod
     def local(cls, owners: int, topology: Topology | None = None) -> list[Wiring]:
@@ -103,6 +117,24 @@ def _owners_per_node(comm: MPI.Intracomm) -> int | None:
     regular = np.array([comm.Get_rank() % per_node == place and count == min(per_node, owners - first)], np.int64)
     comm.Allreduce(MPI.IN_PLACE, regular, MPI.MIN)
     return per_node if regular[0] and 1 < per_node < owners else None
+
+
+def _meet(comm: MPI.Intracomm, deadline: float) -> None:
+    """Wait until all owners are here, for what follows is collective and waits without end."""
+    request = comm.Ibarrier()
+    end = time.monotonic() + deadline
+    while not request.Test():
+        if time.monotonic() > end:
+            raise DeadlineError(
+                "not all owners have come to make their Checkpointer",
+                role=comm.Get_rank(),
+                host=socket.gethostname(),
+                expected=f"all {comm.Get_size()} within {deadline:g} s",
+                found="at least one is missing: it has raised, is late, or does not call it",
+                unharmed="the store: nothing was written",
+                advice="see that every rank of the communicator makes its Checkpointer; end the job and start it again",
+            )
+        time.sleep(0.001)
 
 
 def _is_self(comm: MPI.Intracomm) -> bool:

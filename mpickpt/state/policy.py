@@ -17,7 +17,7 @@ def policy_of(nonfinite: str | Mapping[str, str]) -> dict[str, str]:
     StateError
         If a rule is neither ``"refuse"`` nor ``"allow"``.
     """
-    policy: dict[Any, Any] = {"*": nonfinite} if isinstance(nonfinite, str) else dict(nonfinite)
+    policy: dict[Any, Any] = dict(nonfinite) if isinstance(nonfinite, Mapping) else {"*": nonfinite}
     for pattern, rule in policy.items():
         if not isinstance(pattern, str) or rule not in ("refuse", "allow"):
             raise StateError(

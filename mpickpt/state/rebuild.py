@@ -11,6 +11,7 @@ import numpy as np
 
 from mpickpt.errors import FormatError, SchemaError, StateError
 from mpickpt.state import dtypes, generators, names, values
+from mpickpt.state.apart import Copy, Setting, check_apart
 from mpickpt.state.capture import CONTAINERS, Capture, Holding, Node, Part, Restored
 from mpickpt.state.flatten import stateful
 from mpickpt.state.layout import WRAPPERS, Spec
@@ -219,11 +220,12 @@ def prepare(capture: Capture, restored: Restored, containers: Mapping[str, str])
     check_destination(capture)
     filling = _Filling(capture, restored, containers)
     nest = filling.make(capture.nest)
+    check_apart(filling.copies, filling.settings)
 
     def fill() -> Any:
-        for target, source in filling.copies:
+        for target, source, _ in filling.copies:
             np.copyto(target, source, casting="equiv")
-        for generator, source in filling.settings:
+        for generator, source, _ in filling.settings:
             generators.set_from(generator, source)
         for container, content in filling.contents:
             _refill(container, content)
@@ -255,8 +257,8 @@ class _Filling:
     def __init__(self, capture: Capture, restored: Restored, containers: Mapping[str, str]) -> None:
         self.restored = restored
         self.holdings = {holding.region.name: holding for holding in capture.holdings}
-        self.copies: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
-        self.settings: list[tuple[Any, Any]] = []
+        self.copies: list[Copy] = []
+        self.settings: list[Setting] = []
         self.contents: list[tuple[Any, Any]] = []
         self.items: list[tuple[Any, Key, Any]] = []
         self.loads: list[tuple[str, Callable[[Any], object], Any]] = []
@@ -294,7 +296,8 @@ class _Filling:
         if type(original) is dict:
             return dict(children)
         same = copy.copy(original)
-        same.update(children)
+        for key, child in children:  # not update(): a Counter's adds
+            same[key] = child
         return same
 
     def replace(self, container: Any, nodes: list[tuple[Key, Node]], made: list[tuple[Key, Any]]) -> None:
@@ -333,7 +336,7 @@ class _Filling:
                 made.append(source)
             else:
                 if target is not source:
-                    self.copies.append((target, source))
+                    self.copies.append((target, source, node.name))
                 made.append(target)
         return made
 
@@ -370,7 +373,7 @@ class _Filling:
                     found=_kind(target),
                     unharmed="nothing of the destination was changed",
                 )
-            self.settings.append((target, value))
+            self.settings.append((target, value, name))
             return target
         if isinstance(target, np.ndarray):
             if (
@@ -379,7 +382,7 @@ class _Filling:
                 and _in_place(target)
                 and value.dtype in (target.dtype, target.dtype.newbyteorder("<"))
             ):
-                self.copies.append((target, value))
+                self.copies.append((target, value, name))
                 return target
             return value
         if type(target) is type(value):

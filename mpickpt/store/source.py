@@ -1,4 +1,4 @@
-"""The payload of a shard, as it lies in memory: any stretch of it, from where it lies or assembled in a buffer."""
+"""The payload of a shard, as it lies in the caller's memory: any stretch of it, copied into a buffer."""
 
 from __future__ import annotations
 
@@ -78,13 +78,14 @@ class Source:
             self._flat.append(flat_bytes(array))
 
     def chunk(self, index: int, buffer: memoryview) -> memoryview:
-        """Give chunk `index`: from where it lies, if it lies in one piece of C order, else assembled in `buffer`."""
+        """Copy chunk `index` into `buffer`, and give what was filled of it.
+
+        Always a copy: a digest of the caller's memory and a write of it are two reads, and a thread of the caller's
+        that changes it between them would make a shard that no reader takes.
+        """
         start = index * self._chunk
         stop = min(start + self._chunk, self._payload)
         at = bisect.bisect_right(self._offsets, start) - 1
-        flat = self._flat[at]
-        if flat is not None and stop - self._offsets[at] <= flat.nbytes:
-            return flat[start - self._offsets[at] : stop - self._offsets[at]].data
         self._assemble(at, start, stop, np.frombuffer(buffer, np.uint8))
         return buffer[: stop - start]
 
@@ -124,12 +125,12 @@ def chunk_of(layout: Layout, pieces: Source | Sequence[Piece], index: int, buffe
     index : int
         ``0 <= index < layout.chunks``.
     buffer : memoryview
-        At least ``layout.chunk`` writable bytes, used where the chunk does not lie in memory as it is.
+        At least ``layout.chunk`` writable bytes.
 
     Returns
     -------
     memoryview
-        Bytes of `buffer`, or of a piece: valid as long as neither is changed.
+        The bytes of `buffer` that were filled.
     """
     source = pieces if isinstance(pieces, Source) else Source(layout, pieces)
     return source.chunk(index, buffer)

@@ -282,8 +282,8 @@ class ShardWriter:
 def write_shard(writer: ShardWriter, pieces: Sequence[Piece], pool: Pool | None) -> Written:
     """Write all chunks of local pieces, and finish.
 
-    Memory that is C-contiguous and little-endian is digested and written from where it lies; the rest goes through
-    pooled buffers of at most 64 MiB. Nothing may change the pieces meanwhile.
+    Each chunk is copied into one of the pooled buffers, of at most 64 MiB together, and scanned, digested and written
+    from there: what changes in the pieces meanwhile is saved in one state or the other, and never torn from its digest.
 
     Parameters
     ----------

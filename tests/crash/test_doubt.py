@@ -22,6 +22,8 @@ SILENT = "DeadlineError(0) an owner is silent"
 BEFORE_THE_NAME = ["save.heard", "save.compared", "commit.written", "commit.synced", "commit.closed"]
 AFTER_THE_NAME = ["commit.placed", "commit.directory-synced", "save.root-published", "save.released"]
 
+READING = ("op.open", "op.fstat", "op.read", "op.close", "op.lstat", "op.fsync", "op.unlink", "op.listdir")
+
 Act = Callable[[World, int], None]
 
 
@@ -176,11 +178,19 @@ def test_owner_0_goes_on_publishing_though_another_cannot_tell(ram: Path) -> Non
 
 def test_a_disk_too_full_for_a_void_still_tells_that_the_root_stands(ram: Path) -> None:
     plan = Points((0, "save.root-published", kill))
-    reading = ("op.open", "op.fstat", "op.read", "op.close", "op.lstat", "op.fsync", "op.unlink", "op.listdir")
-    plan.rules.append((1, "save.committed", plan.cut_off(errno.ENOSPC, spare=reading)))
+    plan.rules.append((1, "save.committed", plan.cut_off(errno.ENOSPC, spare=READING)))
     story, found = told(ram, plan, clean=False)
     assert found == ["saved"] * 2
     assert listed(story) == ["root"]
+
+
+def test_a_disk_too_full_for_the_root_and_for_the_void_leaves_no_doubt(ram: Path) -> None:
+    """Nothing stands under the root's name, and nobody but owner 0 would put it there: its word is enough."""
+    plan = Points()
+    plan.rules.append((0, "save.compared", plan.cut_off(errno.ENOSPC, spare=READING)))
+    story, found = told(ram, plan)
+    assert found == ["StoreError(0) no space left: write failed (No space left on device)"] * 3
+    assert listed(story) == []
 
 
 def test_a_release_that_comes_while_the_store_does_not_answer_is_heard(ram: Path) -> None:
