@@ -111,7 +111,9 @@ def test_opaque_bytes_and_boxes(tmp_path: Path) -> None:
     assert b'{"int":"5"}' in path.read_bytes()
 
 
-def test_one_sync_and_nothing_copied_of_contiguous_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_sync_and_chunks_are_copies_that_the_caller_cannot_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     array = np.arange(4096, dtype=np.float64)
     schema = shardkit.array_schema({"w": array})
     pieces = shardkit.whole_pieces(schema, {"w": array})
@@ -120,12 +122,41 @@ def test_one_sync_and_nothing_copied_of_contiguous_memory(tmp_path: Path, monkey
     source = Source(layout, pieces)
     for index in range(layout.chunks):
         view = chunk_of(layout, source, index, memoryview(buffer))
-        assert np.shares_memory(np.frombuffer(view, np.uint8), array)
+        assert not np.shares_memory(np.frombuffer(view, np.uint8), array)
     syncs: list[int] = []
     real = _native.fsync
     monkeypatch.setattr(_native, "fsync", lambda fd: (syncs.append(fd), real(fd)))
     shardkit.write(tmp_path / "0.safetensors", schema, pieces, chunk=1024)
     assert len(syncs) == 1
+
+
+def test_arrays_that_change_while_they_are_written_are_never_torn_from_their_digests(tmp_path: Path) -> None:
+    array = np.zeros(1 << 20, np.float32)
+    schema = shardkit.array_schema({"w": array})
+    pieces = shardkit.whole_pieces(schema, {"w": array})
+    over = threading.Event()
+
+    def change() -> None:
+        value = 0
+        while not over.is_set():
+            value += 1
+            array[::7] = value
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for number in range(5):
+            path = tmp_path / f"{number}.safetensors"
+            shardkit.write(path, schema, pieces, chunk=1 << 16)
+            layout, data = shardkit.layout_of(schema, pieces, chunk=1 << 16), path.read_bytes()
+            for index in range(layout.chunks):
+                start, stop = layout.chunk_span(index)
+                found = chunk_digest(layout.algorithm, data[len(layout.head) + start : len(layout.head) + stop])
+                at = layout.tables_offset + 32 * index
+                assert data[at : at + 32] == found
+    finally:
+        over.set()
+        changing.join()
 
 
 def test_chunk_of_takes_pieces_as_they_come(tmp_path: Path) -> None:
