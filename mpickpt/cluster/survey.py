@@ -74,6 +74,7 @@ class Survey:
             verdicts = call.run(self._check, share, chosen, level, progress, working=progress)
             for body in call.from_children(Kind.OUTCOME).values():
                 verdicts += canonical.loads(body, what="an owner's verdicts")
+            verdicts = _once(verdicts)
             if call.place.parent is not None:
                 call.up(Kind.OUTCOME, canonical.dumps(verdicts))
                 _, body = call.from_parent(Kind.RESULT)
@@ -93,3 +94,12 @@ class Survey:
         except CheckpointError as error:
             verdicts = [Verdict(f"roots/{chosen['name']}", False, error)]
         return [verdict.to_json() for verdict in verdicts]
+
+
+def _once(verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Keep one verdict a file: of a damaged manifest all tell that had to read it."""
+    found: dict[str, dict[str, Any]] = {}
+    for verdict in verdicts:
+        if found.setdefault(verdict["path"], verdict)["ok"]:
+            found[verdict["path"]] = verdict
+    return list(found.values())

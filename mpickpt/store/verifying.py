@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mpickpt.errors import CheckpointError, FormatError
 from mpickpt.format.layout import CHUNK
 from mpickpt.format.manifest import ShardRecord, manifest_file
+from mpickpt.state.region import share_of
 from mpickpt.store.reader import Shard, check_level, room
 from mpickpt.store.report import Verdict
 from mpickpt.store.threads import Buffers, share
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def verify(
     generation: Generation,
     level: str = "full",
-    share_of: tuple[int, int] = (0, 1),
+    part: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
 ) -> list[Verdict]:
     """Check root, manifests and shards, all bytes of each.
@@ -33,8 +34,9 @@ def verify(
     generation : Generation
     level : {"full", "fast"}
         By digest and CRC, or by CRC alone.
-    share_of : (int, int)
-        (k, n): only every n-th file from the k-th on, so that n owners share the work. Manifests are read by all.
+    part : (int, int)
+        (k, n): only the files of the k-th of n shares of the roles, so that n owners share the work. Each reads the
+        manifests on the way to its roles, and tells of one that is damaged, whoever's it is.
     progress : Progress, optional
         Counts the bytes checked, and a byte a file; may ask to stop.
 
@@ -49,44 +51,51 @@ def verify(
         If there is no such level.
     """
     check_level(level)
-    mine, shares = share_of
+    number, parts = part
+    roles = range(*share_of(generation.root.owners, parts, number))
     verdicts: list[Verdict] = []
-    count = 0
     buffers = Buffers(CHUNK)
     named: dict[str, int] = {}
     progress = progress or Progress()
-    for path, error, shards in _manifests(generation):
+    for role, path, error, shards in _manifests(generation, roles):
         progress.add(1)
-        if count % shares == mine:
+        if role in roles or error is not None:
             verdicts.append(_verdict(generation, path, error))
-        count += 1
         for record in shards:
-            twice = named.setdefault(record.file, record.role) != record.role
-            if count % shares == mine:
+            if record.role in roles:
+                twice = named.setdefault(record.file, record.role) != record.role
                 other = named[record.file] if twice else None
                 verdicts.append(_shard(generation, record, level, buffers, other, progress))
-            count += 1
     return verdicts
 
 
-def _manifests(generation: Generation) -> Iterator[tuple[str, CheckpointError | None, Sequence[ShardRecord]]]:
-    """Give path, refusal and shards of the root and of each manifest, in preorder; no shards where it is damaged."""
+def _manifests(
+    generation: Generation, roles: range
+) -> Iterator[tuple[int, str, CheckpointError | None, Sequence[ShardRecord]]]:
+    """Give role, path, refusal and shards of the root and of each manifest on the way to some roles, in preorder.
+
+    There are no shards where it is damaged, and nothing below.
+    """
+    if not roles:
+        return
     refusal: CheckpointError | None = None
     try:
         generation.check_root()
     except CheckpointError as error:
         refusal = error
-    yield generation.path, refusal, generation.root.shards
+    yield 0, generation.path, refusal, generation.root.shards
     waiting = list(reversed(generation.root.children))
     while waiting:
         child = waiting.pop()
+        if child.role >= roles.stop or child.role + child.size <= roles.start:
+            continue
         path = generation.path_of(manifest_file(child.role))
         try:
             found = generation.child(child)
         except CheckpointError as error:
-            yield path, error, ()
+            yield child.role, path, error, ()
             continue
-        yield path, None, found.shards
+        yield child.role, path, None, found.shards
         waiting.extend(reversed(found.children))
 
 

@@ -31,8 +31,11 @@ Outcomes = list[list[Any]]
 def disturb(job: mpilaunch.Running, seed: int) -> None:
     """Continue who is stopped, after a while; stop others at any moment, until the owners have made their calls."""
     draw = random.Random(seed)
+    while not all((job.folder / f"begun.{role}").exists() for role in range(OWNERS)):
+        if job.process.poll() is not None:
+            return
+        time.sleep(0.005)
     pids = [job.pid(role) for role in range(OWNERS)]
-    job.until(lambda: all((job.folder / f"begun.{role}").exists() for role in range(OWNERS)), "all have begun")
     goes_on: dict[int, float] = {}
     following = time.monotonic()
     while job.process.poll() is None:

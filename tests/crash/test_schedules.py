@@ -102,7 +102,7 @@ def _stops(path: Path, seeds: range, way: dict[str, Any]) -> None:
 
 
 def test_all_owners_and_the_store_agree_whoever_is_stopped_when(ram: Path, way: dict[str, Any]) -> None:
-    _stops(ram, range(60), way)
+    _stops(ram, range(40), way)
 
 
 @pytest.mark.long

@@ -149,9 +149,13 @@ def _call(measured: Measured, world: World, name: str, job: Callable[[Owner], No
             peaks[owner.role] = max(peaks[owner.role], held_by(owner))
 
     world.watched, world.look = frozenset(peaks), look
-    begun = time.process_time()
+    begun, clock = time.process_time(), time.monotonic()
     world.run(job)
     seconds = time.process_time() - begun
+    print(
+        f"{topology.owners} owners, {name}: {seconds:.0f} s of processor, {time.monotonic() - clock:.0f} s",
+        file=sys.stderr,
+    )
     counts = np.array([owner.counts for owner in world.owners])
     measured.counts[name] = counts
     measured.table[name] = {
