@@ -35,8 +35,8 @@ def verify(
     level : {"full", "fast"}
         By digest and CRC, or by CRC alone.
     part : (int, int)
-        (k, n): only the files of the k-th of n shares of the roles, so that n owners share the work. Each reads the
-        manifests on the way to its roles, and tells of one that is damaged, whoever's it is.
+        (k, n): only the files of the k-th of n shares of the roles, and every n-th ``.r`` shard, so that n owners share
+        the work. Each reads the manifests on the way to its roles, and tells of one that is damaged, whoever's it is.
     progress : Progress, optional
         Counts the bytes checked, and a byte a file; may ask to stop.
 
@@ -61,8 +61,8 @@ def verify(
         progress.add(1)
         if role in roles or error is not None:
             verdicts.append(_verdict(generation, path, error))
-        for record in shards:
-            if record.role in roles:
+        for place, record in enumerate(shards):
+            if (place % parts == number) if record.shared else (record.role in roles):
                 twice = named.setdefault(record.file, record.role) != record.role
                 other = named[record.file] if twice else None
                 verdicts.append(_shard(generation, record, level, buffers, other, progress))
@@ -76,8 +76,6 @@ def _manifests(
 
     There are no shards where it is damaged, and nothing below.
     """
-    if not roles:
-        return
     refusal: CheckpointError | None = None
     try:
         generation.check_root()
@@ -87,7 +85,7 @@ def _manifests(
     waiting = list(reversed(generation.root.children))
     while waiting:
         child = waiting.pop()
-        if child.role >= roles.stop or child.role + child.size <= roles.start:
+        if not roles or child.role >= roles.stop or child.role + child.size <= roles.start:
             continue
         path = generation.path_of(manifest_file(child.role))
         try:

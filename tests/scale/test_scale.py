@@ -171,6 +171,28 @@ def test_what_has_to_happen_in_a_row_grows_with_the_height_alone(runs: dict[int,
     assert table["save"]["in a row"]["syncs"] == height + 5 + (height == 1)
 
 
+def test_an_owner_verifies_its_own_shard_and_the_manifests_of_its_path(tmp_path: Path) -> None:
+    def save(owner: Owner) -> None:
+        assert owner.wires is not None
+        owner.things = mpickpt.Checkpointer(tmp_path / "run", owner.wires)
+        owner.things.save(driver.state(owner, 1), step=1)
+
+    def verify(owner: Owner) -> None:
+        assert owner.things.verify().ok
+
+    topology = Topology.of("tree", 64, 3)
+    with world_of(topology) as world:
+        world.wire()
+        world.run(save)
+        world.run(verify)
+        counts = np.array([owner.counts for owner in world.owners])[1:]
+    places = [topology.place(role) for role in range(1, 64)]
+    read = counts[:, COUNTED.index("manifests read")]
+    np.testing.assert_array_equal(read, [place.height + 1 for place in places])
+    np.testing.assert_array_equal(counts[:, COUNTED.index("shards read")], np.ones(63))
+    assert counts[:, COUNTED.index("shared shards read")].max() <= 1
+
+
 def test_an_owner_that_does_not_come_is_a_deadlock_and_not_a_hang(tmp_path: Path) -> None:
     def save(owner: Owner) -> None:
         assert owner.wires is not None

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gencase import COLUMNS, OWNERS, ROWS, State
 
+import mpickpt
 from mpickpt.errors import (
     CheckpointError,
     CoverageError,
@@ -211,12 +212,51 @@ def test_verify_gives_a_verdict_a_file_and_goes_on(directory: Directory) -> None
         Generation(directory, name).verify("thorough")
 
 
-def test_verify_in_shares_checks_each_file_once(directory: Directory) -> None:
-    name = State().build(directory, fan_out=3)
+@pytest.mark.parametrize("shares", [1, 3, 2 * OWNERS + 1])
+@pytest.mark.parametrize("fan_out", [None, 3])
+def test_verify_in_shares_checks_each_file_once(directory: Directory, shares: int, fan_out: int | None) -> None:
+    name = State().build(directory, fan_out=fan_out)
     whole = [verdict.path for verdict in Generation(directory, name).verify()]
-    parts = [Generation(directory, name).verify("full", (k, 3)) for k in range(3)]
+    parts = [Generation(directory, name).verify("full", (k, shares)) for k in range(shares)]
     assert sorted(v.path for part in parts for v in part) == sorted(whole)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    # A share of the roles is at most one role more than another: two files, and of what the root names, one or two.
+    assert max(map(len, parts)) - min(map(len, parts)) <= 4
+
+
+def test_more_shares_than_owners_check_each_file_too(tmp_path: Path) -> None:
+    with mpickpt.Checkpointer(tmp_path / "run", alone=True) as ckpt:
+        ckpt.save({"all": np.ones(3), "own": mpickpt.PerOwner(1)}, step=1)
+    directory = Directory(tmp_path / "run")
+    (root,) = directory.roots()
+    found = [v.path for k in range(4) for v in Generation(directory, root.name).verify("full", (k, 4))]
+    assert sorted(found) == sorted(v.path for v in Generation(directory, root.name).verify())
+    assert len(found) == 3
+
+
+def test_verify_in_shares_reads_only_the_manifests_on_the_way(directory: Directory) -> None:
+    name = State().build(directory, fan_out=3)
+    whole = Generation(directory, name)
+    owners = whole.root.owners
+    for role in range(owners):
+        generation, way, children = Generation(directory, name), [], whole.root.children
+        assert all(verdict.ok for verdict in generation.verify("full", (role, owners)))
+        while record := next((child for child in children if child.role <= role < child.role + child.size), None):
+            way.append(record.role)
+            children = whole.child(record).children
+        assert sorted(generation._manifests) == way
+
+
+def test_a_damaged_manifest_is_told_by_all_that_have_to_read_it(directory: Directory) -> None:
+    name = State().build(directory, fan_out=2)
+    generation = Generation(directory, name)
+    owners, child = generation.root.owners, generation.root.children[0]
+    assert child.size > 1
+    path = os.path.join(directory.data_of(name), manifest_file(child.role))
+    os.truncate(path, 10)
+    shown = os.path.relpath(path, directory.path)
+    for role in range(owners):
+        told = {verdict.path: verdict.ok for verdict in Generation(directory, name).verify("full", (role, owners))}
+        assert told.get(shown, True) == (role not in range(child.role, child.role + child.size))
 
 
 def test_flipped_payload_is_noticed_by_both_levels(directory: Directory) -> None:
