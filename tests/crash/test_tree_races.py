@@ -9,17 +9,14 @@ again.
 from __future__ import annotations
 
 import random
-import types
 from collections import Counter
 from pathlib import Path
 
 import outcomes
 import pytest
-import simulation
 from simulation import DEADLINE, Plan, Story, World, play
 
 from mpickpt.cluster.topology import Topology
-from mpickpt.cluster.wiring import Wiring
 
 SHAPES = {"5 by 2": (5, 2), "7 by 2": (7, 2), "8 by 3": (8, 3)}
 CALLS = 4
@@ -80,15 +77,12 @@ class Race(Plan):
             world.sleep(DEADLINE * self.random.uniform(0, 0.1))
 
 
-def race(path: Path, seed: int, shape: str, kills: bool, patch: pytest.MonkeyPatch) -> tuple[Story, Race]:
+def race(path: Path, seed: int, shape: str, kills: bool) -> tuple[Story, Race]:
     """Play one schedule over a tree, and check it."""
     owners, fan_out = SHAPES[shape]
-    topology = Topology.of("tree", owners, fan_out)
-    assert not topology.star
-    wires = types.SimpleNamespace(local=lambda count: Wiring.local(count, topology))
-    patch.setattr(simulation, "Wiring", wires)
+    assert not Topology.of("tree", owners, fan_out).star
     plan = Race(seed, owners, kills)
-    story = play(path, plan, owners=owners, calls=CALLS, calm=2, seed=seed)
+    story = play(path, plan, owners=owners, calls=CALLS, calm=2, seed=seed, fan_out=fan_out)
     story.check(clean=not kills)
     for call, there in outcomes.roots(path).items():
         if outcomes.VOID in there:  # all raise exactly what it says
@@ -99,11 +93,11 @@ def race(path: Path, seed: int, shape: str, kills: bool, patch: pytest.MonkeyPat
     return story, plan
 
 
-def races(path: Path, seeds: range, shape: str, kills: bool, patch: pytest.MonkeyPatch) -> Counter[str]:
+def races(path: Path, seeds: range, shape: str, kills: bool) -> Counter[str]:
     """Play many schedules; count how their calls ended."""
     count = Counter[str]()
     for seed in seeds:
-        story, plan = race(path / str(seed), seed, shape, kills, patch)
+        story, plan = race(path / str(seed), seed, shape, kills)
         there = outcomes.roots(story.path)
         for call, told in story.outcomes.items():
             voids = there.get(call, []).count(outcomes.VOID)
@@ -117,10 +111,8 @@ def races(path: Path, seeds: range, shape: str, kills: bool, patch: pytest.Monke
 
 @pytest.mark.parametrize("kills", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_owners_of_a_tree_are_told_is_what_stands_in_roots(
-    ram: Path, shape: str, kills: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count = races(ram, range(20), shape, kills, monkeypatch)
+def test_what_owners_of_a_tree_are_told_is_what_stands_in_roots(ram: Path, shape: str, kills: bool) -> None:
+    count = races(ram, range(20), shape, kills)
     assert min(count["doubt, void"], count["doubt, saved by all"]) > 0, f"the schedules do not reach it: {count}"
     assert (count["killed"] > 0) == kills
 
@@ -130,7 +122,7 @@ def test_what_owners_of_a_tree_are_told_is_what_stands_in_roots(
 @pytest.mark.parametrize("kills", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_owners_of_a_tree_are_told_is_what_stands_in_roots_in_1500_schedules(
-    ram: Path, shape: str, kills: bool, monkeypatch: pytest.MonkeyPatch
+    ram: Path, shape: str, kills: bool
 ) -> None:
-    count = races(ram, range(1000, 1250), shape, kills, monkeypatch)
+    count = races(ram, range(1000, 1250), shape, kills)
     assert min(count["doubt, void"], count["doubt, saved by all"]) > 0, f"the schedules do not reach it: {count}"

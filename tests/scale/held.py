@@ -2,6 +2,8 @@
 
 What all owners of this process share, but a process of its own would have once as well (modules, classes, functions),
 is left out, and so are the other owners. Caches of the library are bounded by their size and belong to modules.
+An integer counts wherever it is referred to: the interpreter shares those below 257, so that low roles would seem to
+cost less than high ones.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ def held_by(owner: Owner) -> int:
     total = 0
     while waiting:
         one = waiting.pop()
+        if type(one) is int:
+            total += sys.getsizeof(one)
+            continue
         if id(one) in seen or isinstance(one, _LEFT_OUT):
             continue
         seen.add(id(one))

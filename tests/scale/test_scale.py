@@ -35,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"
 OWNERS = (3, 64, 1000, 4000)
 FAN_OUT = 16
-#: Numbers from 257 on are objects of their own, and longer ones take more digits: a little more memory, not growth.
+#: Longer numbers take more digits, and an owner notes which folders (at most 17) it syncs: not growth, but not equality.
 _NEARLY = 1.02
 _LARGE = 200_000
 _LARGE_GIB = 17
@@ -247,7 +247,7 @@ def test_two_hundred_thousand_owners_cost_an_owner_what_a_thousand_do(tmp_path: 
     for call in ("first save", "save", "restore"):
         assert large[call]["largest"]["messages"] == small[call]["largest"]["messages"]
         peaks = [max(peak["bytes"] for peak in run[call]["memory"].values()) for run in (small, large)]
-        assert peaks[1] <= 1.05 * peaks[0], peaks
+        assert peaks[1] <= _NEARLY * peaks[0], peaks
     for size in ("shortest message", "longest message"):
         assert large["save"][size]["COMMIT"] == small["save"][size]["COMMIT"]
     assert large["restore"]["largest"]["manifests read"] == large["height"] + 1
