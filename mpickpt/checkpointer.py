@@ -300,7 +300,7 @@ class Checkpointer:
                 _log.info("nothing to resume in %s: a fresh start", self._directory.path)
             else:
                 _log.info("resumed step %d: %s", found.step, found.root)
-        left = frozenset(asked) - known.keys()
+        left = (frozenset(asked) | found.restored.dropped) - known.keys()
         return Continuation(found.step, found.cursor, found.epoch, found.fresh, found.root, filled[0], known, left)
 
     # -- looking

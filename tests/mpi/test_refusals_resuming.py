@@ -100,7 +100,7 @@ REFUSED = {
         advice="same contract",
     ),
     "a_destination_that_differs_in_everything": Expect(
-        "SchemaError", r"5 region.*lr: .*; m: float64 \(12,\) in the destination, float32 .*; more: .*nothing.*; w: .*; box: nothing in",
+        "SchemaError", r"5 region.*lr: .*; m: float64 \(12,\) in .*, float32 .*; more: .*nothing.*; w: .*; box: no",
         region="^lr$", path=ROOT.format(2), expected="lr: float64", found="value", advice=r"open_store\(path\)",
     ),
     "a_destination_of_another_dtype_at_one_owner": Expect(

@@ -36,7 +36,7 @@ def ping(wires: Wiring) -> float:
 
 def main() -> None:
     """Measure, and report at owner 0."""
-    wires = Wiring.of(MPI.COMM_WORLD, False, "tree", 16)
+    wires = Wiring.of(MPI.COMM_WORLD, False, kind="tree", fan_out=16)
     nothing = Declarations.of(Capture([], {}, Node("dict", "", {}, []), []), 0, {}, {})
     line = Line(wires.others, wires.place, 60.0, "", Pool(2, "job"))
     found = []
