@@ -35,6 +35,9 @@ MPIS = ("openmpi", "mpich")
 STACKS = signal.SIGRTMIN + 7
 """The signal at which a rank writes its stacks; rank.py installs the handler."""
 
+NOT_STARTED = "The PMIx server's listener thread failed to start"
+"""What Open MPI's mpirun says when it ends before it has started any rank."""
+
 Report = dict[str, Any]
 
 # What an outer launcher may have left in the environment: a rank must not take itself for a part of that job.
@@ -335,7 +338,12 @@ def run(
         If it did not end within `timeout` seconds.
     """
     with start(program, owners, mpi, args, env, timeout, **more) as running:
-        return running.wait()
+        result = running.wait()
+    if NOT_STARTED in result.output and not any(result.reports):
+        # The launcher itself did not come up, which nothing of ours can cause: once more.
+        with start(program, owners, mpi, args, env, timeout, **more) as running:
+            result = running.wait()
+    return result
 
 
 def cases(program: Path) -> list[str]:
