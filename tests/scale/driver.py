@@ -160,6 +160,7 @@ def _call(measured: Measured, world: World, name: str, job: Callable[[Owner], No
     measured.counts[name] = counts
     measured.table[name] = {
         "largest": dict(zip(COUNTED, counts.max(0).tolist(), strict=True)),
+        "largest, owner 0 aside": dict(zip(COUNTED, counts[1:].max(0).tolist(), strict=True)),
         "total": dict(zip(COUNTED, counts.sum(0).tolist(), strict=True)),
         "operations": dict(sorted(world.operations.items())),
         "longest message": dict(sorted(world.longest.items())),

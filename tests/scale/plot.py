@@ -11,10 +11,18 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-_FOLDER = 512  # owners a folder: mpickpt.format.names.FOLDER
+from mpickpt.cluster.topology import Topology
+from mpickpt.format.names import FOLDER
+
+_FAN_OUT = 16
+_WRITERS = 8
+"""Folders that an owner syncs at a time."""
+_DERIVED = (1_000, 10_000, 200_000)
+"""Owner counts for which costs are derived."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -57,9 +65,12 @@ def of_an_owner(runs: Sequence[dict[str, Any]]) -> str:
         ],
         ["bytes of memory, largest owner", *(number(memory(run, False)) for run in runs)],
         ["bytes of memory, a leaf", *(number(memory(run, True)) for run in runs)],
-        ["manifests read, restore", *(run["restore"]["largest"]["manifests read"] for run in runs)],
-        ["own shards read, restore", *(run["restore"]["largest"]["shards read"] for run in runs)],
-        ["`.r` shards read, restore", *(run["restore"]["largest"]["shared shards read"] for run in runs)],
+        ["manifests read, restore", *(run["restore"]["largest, owner 0 aside"]["manifests read"] for run in runs)],
+        ["own shards read, restore", *(run["restore"]["largest, owner 0 aside"]["shards read"] for run in runs)],
+        [
+            "`.r` shards read, restore",
+            *(run["restore"]["largest, owner 0 aside"]["shared shards read"] for run in runs),
+        ],
     ]
     return table(["largest of an owner", *(number(run["owners"]) for run in runs)], rows)
 
@@ -90,71 +101,86 @@ def _processor(run: dict[str, Any]) -> float:
     return sum(float(run[call]["processor seconds"]) for call in ("first save", "save", "restore"))
 
 
-def save_seconds(
-    run: dict[str, Any], step: float, file: float, directory: float, root: float, writers: int = 8
-) -> dict[str, float]:
+@lru_cache(maxsize=None)
+def levels(owners: int, fan_out: int) -> tuple[int, int]:
+    """Give the height of a tree, and the sum of all owners' heights in it."""
+    height = below = 0
+    for _, size in Topology.of("tree", owners, fan_out).place(0).children:
+        deeper, deep = levels(size, fan_out)
+        height, below = max(height, 1 + deeper), below + deep + size
+    return height, below
+
+
+def save_seconds(owners: int, fan_out: int, times: dict[str, float], costs: Sequence[float]) -> dict[str, float]:
     """Derive the seconds of a save of a tiny state: what has to happen one after the other.
 
     Parameters
     ----------
-    step : float
-        Seconds of one message up or down an edge, polling included.
-    file, directory, root : float
-        Seconds of a small new file, of a directory's sync, of a publication.
-    writers : int
-        Folders that an owner syncs at a time.
+    times : dict
+        Seconds of processor of the root, of an inner owner, of a leaf.
+    costs : (step, file, directory, root)
+        Seconds of one message up or down an edge, polling included; of a small new file, of a directory's sync, of a
+        publication.
     """
-    height, owners = run["height"], run["owners"]
-    times = run["save"]["processor seconds of an owner"]
+    step, file, directory, root = costs
+    height, _ = levels(owners, fan_out)
     # The root, and below it each level whose subtrees are wider than a folder, syncs what lies across its children.
-    levels = sum(owners / run["fan_out"] ** level > _FOLDER for level in range(height)) or 1
-    rounds = math.ceil(min(run["fan_out"] + 1, owners / _FOLDER) / writers)
+    wide = sum(owners / fan_out**level > FOLDER for level in range(height)) or 1
+    rounds = math.ceil(min(fan_out + 1, owners / FOLDER) / _WRITERS)
     return {
         "messages": 4 * height * step,
-        "syncs": 2 * directory + (height + 1) * file + root + levels * rounds * directory,
-        "processor": times["root"] + (height - 1) * (times["inner"] or 0.0) + times["leaf"],
+        "syncs": 2 * directory + (height + 1) * file + root + wide * rounds * directory,
+        "processor": times["root"] + (height - 1) * times["inner"] + times["leaf"],
     }
+
+
+def _times(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Give the processor times of a save, from the run of most owners."""
+    found: dict[str, float] = max(runs, key=lambda run: int(run["owners"]))["save"]["processor seconds of an owner"]
+    return found
+
+
+def _here(costs: dict[str, Any]) -> list[float]:
+    return [costs["messages"]["step, 16 children"], *(costs["syncs"][what] for what in ("file", "directory", "root"))]
 
 
 def derived(runs: Sequence[dict[str, Any]], costs: dict[str, Any]) -> str:
     """Write the derived seconds of a save: with this machine's constants, and with assumed ones of a cluster."""
-    here = costs["messages"]["step, 16 children"], *(costs["syncs"][what] for what in ("file", "directory", "root"))
     cluster = 0.005 + 16 * 50e-6, 0.010, 0.010, 0.020
     rows = []
-    for name, constants in (("this machine's constants", here), ("a cluster's, assumed", cluster)):
-        for run in runs:
-            parts = save_seconds(run, *constants)
+    for name, constants in (("this machine's constants", _here(costs)), ("a cluster's, assumed", cluster)):
+        for owners in _DERIVED:
+            parts = save_seconds(owners, _FAN_OUT, _times(runs), constants)
             ms = [f"{1000 * parts[part]:.0f}" for part in ("messages", "syncs", "processor")]
-            rows.append([f"{number(run['owners'])}, {name}", run["height"], *ms, f"{1000 * sum(parts.values()):.0f}"])
+            height, _ = levels(owners, _FAN_OUT)
+            rows.append([f"{number(owners)}, {name}", height, *ms, f"{1000 * sum(parts.values()):.0f}"])
     return table(["owners", "height", "messages, ms", "syncs, ms", "processor, ms", "a save, ms"], rows)
 
 
-def lustre(
-    runs: Sequence[dict[str, Any]], creates: float = 20_000.0, syncs: float = 100_000.0, opens: float = 100_000.0
-) -> str:
-    """Write what a shared file system has to take, and the seconds at assumed rates of the whole system."""
+def lustre(changes: float = 20_000.0, syncs: float = 100_000.0, opens: float = 100_000.0) -> str:
+    """Write what a shared file system has to take, and the seconds at assumed rates of the whole system.
+
+    The counts are those that test_scale.py asserts: a shard and a manifest an owner, three ``.r`` shards, the root and
+    three marks of owner 0; each folder and three directories synced, with a fence. On the way to a file nobody looks
+    for its folder, but five operations make each.
+    """
     rows = []
-    for run in runs:
-        total, read = run["save"]["total"], run["restore"]["total"]
-        fenced = total["syncs of directories"]
-        files = total["files created"] + fenced
-        space = total["namespace operations"] + 2 * fenced  # the fence: create and unlink
-        opened = sum(read[what] for what in ("manifests read", "shards read", "shared shards read"))
-        rows.append(
-            [
-                number(run["owners"]), number(files), number(space), number(total["syncs of files"] + 2 * fenced),
-                f"{space / creates:.1f}", f"{(total['syncs of files'] + 2 * fenced) / syncs:.1f}",
-                number(opened), f"{opened / opens:.1f}",
-            ]
-        )  # fmt: skip
-    head = ["owners", "files made", "namespace operations", "syncs", "seconds of the first", "seconds of the second"]
-    return table([*head, "opens of a restore", "seconds"], rows)
+    for owners in _DERIVED:
+        folders = math.ceil(owners / FOLDER)
+        fences = folders + 3
+        files, synced = 2 * owners + 6 + fences, 2 * owners + 3 + 2 * fences
+        space = files + fences + 5 * folders
+        opened = levels(owners, _FAN_OUT)[1] + owners + (1 + 3) * owners
+        row = files, space, synced, opened
+        seconds = f"{space / changes:.1f}", f"{synced / syncs:.1f}", f"{opened / opens:.1f}"
+        rows.append([number(owners), *map(number, row), *seconds])
+    head = ["owners", "files made", "namespace operations", "syncs", "opens of a restore"]
+    return table([*head, "operations, s", "syncs, s", "opens, s"], rows)
 
 
 def tables(runs: Sequence[dict[str, Any]], costs: dict[str, Any]) -> list[str]:
     """Give all tables of docs/scale.md."""
-    large = [run for run in runs if run["owners"] >= 1000]
-    return [of_an_owner(runs), of_all(runs), derived(large, costs), lustre(large)]
+    return [of_an_owner(runs), of_all(runs), derived(runs, costs), lustre()]
 
 
 def plot(runs: Sequence[dict[str, Any]], costs: dict[str, Any], png: Path) -> None:
@@ -173,18 +199,18 @@ def plot(runs: Sequence[dict[str, Any]], costs: dict[str, Any], png: Path) -> No
         "bytes sent, save": [run["save"]["largest"]["bytes"] for run in runs],
         "commitment (bytes)": [run["save"]["longest message"]["COMMIT"] for run in runs],
         "messages sent, save": [run["save"]["largest"]["messages"] for run in runs],
-        "manifests read, restore": [run["restore"]["largest"]["manifests read"] for run in runs],
+        "manifests read, restore": [run["restore"]["largest, owner 0 aside"]["manifests read"] for run in runs],
     }
     for name, values in lines.items():
         left.plot(owners, values, marker="o", markersize=3, label=name)
     left.set(xscale="log", yscale="log", xlabel="owners", title="the largest of an owner, fan-out 16", ylim=(1, 1e7))
     left.legend(fontsize=7, loc="upper left", ncols=2)
-    here = costs["messages"]["step, 16 children"], *(costs["syncs"][what] for what in ("file", "directory", "root"))
-    parts = [save_seconds(run, *here) for run in runs]
+    counts = [3, 64, *_DERIVED]
+    parts = [save_seconds(owners, _FAN_OUT, _times(runs), _here(costs)) for owners in counts]
     for name in ("messages", "syncs", "processor"):
-        right.plot(owners, [1000 * part[name] for part in parts], marker="o", markersize=3, label=name)
+        right.plot(counts, [1000 * part[name] for part in parts], marker="o", markersize=3, label=name)
     right.plot(
-        owners, [1000 * sum(part.values()) for part in parts], color="black", marker="o", markersize=3, label="all"
+        counts, [1000 * sum(part.values()) for part in parts], color="black", marker="o", markersize=3, label="all"
     )
     right.set(xscale="log", xlabel="owners", ylabel="ms", title="derived: a save of a tiny state", ylim=(0, None))
     right.legend(fontsize=7)
