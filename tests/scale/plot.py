@@ -11,7 +11,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ def _processor(run: dict[str, Any]) -> float:
     return sum(float(run[call]["processor seconds"]) for call in ("first save", "save", "restore"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def levels(owners: int, fan_out: int) -> tuple[int, int]:
     """Give the height of a tree, and the sum of all owners' heights in it."""
     height = below = 0
@@ -157,6 +157,11 @@ def derived(runs: Sequence[dict[str, Any]], costs: dict[str, Any]) -> str:
     return table(["owners", "height", "messages, ms", "syncs, ms", "processor, ms", "a save, ms"], rows)
 
 
+def totals(owners: int, fan_out: int) -> tuple[int, int, int]:
+    """Give what all owners together make and sync in a save, and read in a restore, of files."""
+    return 2 * owners + 6, 2 * owners + 3, levels(owners, fan_out)[1] + owners + (1 + 3) * owners
+
+
 def lustre(changes: float = 20_000.0, syncs: float = 100_000.0, opens: float = 100_000.0) -> str:
     """Write what a shared file system has to take, and the seconds at assumed rates of the whole system.
 
@@ -168,9 +173,9 @@ def lustre(changes: float = 20_000.0, syncs: float = 100_000.0, opens: float = 1
     for owners in _DERIVED:
         folders = math.ceil(owners / FOLDER)
         fences = folders + 3
-        files, synced = 2 * owners + 6 + fences, 2 * owners + 3 + 2 * fences
+        made, synced, opened = totals(owners, _FAN_OUT)
+        files, synced = made + fences, synced + 2 * fences
         space = files + fences + 5 * folders
-        opened = levels(owners, _FAN_OUT)[1] + owners + (1 + 3) * owners
         row = files, space, synced, opened
         seconds = f"{space / changes:.1f}", f"{synced / syncs:.1f}", f"{opened / opens:.1f}"
         rows.append([number(owners), *map(number, row), *seconds])

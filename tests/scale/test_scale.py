@@ -171,6 +171,14 @@ def test_what_has_to_happen_in_a_row_grows_with_the_height_alone(runs: dict[int,
     assert table["save"]["in a row"]["syncs"] == height + 5 + (height == 1)
 
 
+@pytest.mark.parametrize("owners", [64, 1000, 4000])
+def test_the_counts_that_seconds_are_derived_from_are_those_counted(runs: dict[int, Measured], owners: int) -> None:
+    save, restore = (runs[owners].table[call]["total"] for call in ("save", "restore"))
+    chosen = _counted(runs[owners], "restore", "manifests read")[0] - 1  # what owner 0 looks at, to choose
+    read = sum(restore[what] for what in ("manifests read", "shards read", "shared shards read")) - chosen
+    assert (save["files created"], save["syncs of files"], read) == plot.totals(owners, FAN_OUT)
+
+
 def test_an_owner_verifies_its_own_shard_and_the_manifests_of_its_path(tmp_path: Path) -> None:
     def save(owner: Owner) -> None:
         assert owner.wires is not None
