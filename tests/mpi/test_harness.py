@@ -57,7 +57,10 @@ def test_raised_rank_is_reported_and_ends_the_job(mpi: str) -> None:
 
 def test_killed_rank_ends_the_job_and_its_report_stays(mpi: str) -> None:
     with mpilaunch.start(
-        "import rank\nrank.report(step=3)\nrank.world().Barrier() if rank.number() else rank.stop()\n", 2, mpi
+        "import rank\nrank.report(step=3)\nrank.world().Barrier()\n"  # both have reported
+        "rank.world().Barrier() if rank.number() else rank.stop()\n",
+        2,
+        mpi,
     ) as job:
         job.wait_stopped(0)
         job.signal(1, signal.SIGKILL)
