@@ -2,6 +2,8 @@
 # .venv has Open MPI, .venv-mpich has MPICH; both come as wheels. Stamps in the environments tell what is installed.
 
 PYTHON ?= python3
+# Many tests wait for a deadline: so two at once, each file by one of them. JOBS=0: one after the other.
+JOBS ?= 2
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -10,12 +12,16 @@ BUILT_FROM := setup.py pyproject.toml $(wildcard csrc/*.c csrc/*.h)
 SANITIZERS := -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 PIP := -m pip install --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-long check check-python check-c sanitize tools clean
+SECONDS ?= 3600
+
+.PHONY: help demo test test-long test-crash fuzz check check-python check-c sanitize tools clean
 
 help:
 	@echo "make demo       train, kill, resume, compare, with four owners"
 	@echo "make test       all tests but the long ones, on Open MPI and MPICH (PYTEST_ARGS=... for some of them)"
 	@echo "make test-long  the long ones too"
+	@echo "make test-crash every crash state, image and fault of the short form, counted (a part of make test)"
+	@echo "make fuzz       an hour of coverage-guided fuzzing (SECONDS=3600)"
 	@echo "make check      ruff, mypy, import contract, C with -Werror"
 	@echo "make sanitize   tests of the C extension under address and undefined-behaviour sanitizers"
 	@echo "make clean      remove what was built and the environments"
@@ -24,10 +30,20 @@ demo: $(VENV)/stamp-demo
 	$(VENV)/bin/mpickpt demo
 
 test: $(VENV)/stamp-test $(MPICH)/stamp-test tools
-	MPICKPT_TEST_MPICH=$(CURDIR)/$(MPICH)/bin/python $(VENV)/bin/pytest $(PYTEST_ARGS)
+	MPICKPT_TEST_MPICH=$(CURDIR)/$(MPICH)/bin/python $(VENV)/bin/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-long: $(VENV)/stamp-test $(MPICH)/stamp-test tools
-	MPICKPT_TEST_MPICH=$(CURDIR)/$(MPICH)/bin/python $(VENV)/bin/pytest -m "long or not long" $(PYTEST_ARGS)
+	MPICKPT_TEST_MPICH=$(CURDIR)/$(MPICH)/bin/python $(VENV)/bin/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "long or not long" $(PYTEST_ARGS)
+
+CRASH := power_cuts mounted_images faults without_noreplace chaos
+
+test-crash: $(VENV)/stamp-test tools
+	$(VENV)/bin/pytest $(CRASH:%=tests/crash/test_%.py) $(PYTEST_ARGS)
+
+fuzz: $(VENV)/stamp-test
+	mkdir -p build/fuzz
+	$(VENV)/bin/python tests/hostile/fuzz.py build/fuzz tests/hostile/corpus -max_total_time=$(SECONDS) -max_len=8192 \
+	    -rss_limit_mb=1024 -timeout=5 -artifact_prefix=build/fuzz-
 
 check: check-python check-c
 
@@ -50,10 +66,11 @@ sanitize: $(VENV)/stamp-test $(VENV)/stamp-check
 	LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so) $$($${CC:-cc} -print-file-name=libubsan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	    PYTHONPATH=$(CURDIR)/build/sanitize MPICKPT_TEST_NATIVE=$(CURDIR)/build/sanitize \
-	    $(VENV)/bin/pytest tests/unit/test_native*.py --capture=sys -p no:cacheprovider
+	    $(VENV)/bin/pytest tests/unit/test_native*.py tests/unit/test_steps.py --capture=sys -p no:cacheprovider
 
 tools:
-	@for tool in cc strace fio mount unshare; do \
+	@for tool in cc strace fio mount unshare losetup mkfs.ext4 mkfs.xfs mkfs.btrfs qemu-storage-daemon slurmctld slurmd srun \
+	    munged ip shellcheck; do \
 	    command -v $$tool > /dev/null || echo "absent: $$tool (tests that need it are skipped and say so)"; \
 	done
 

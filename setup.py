@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from glob import glob
 
 from setuptools import Extension, setup
 
-FLAGS = ["-std=c11", "-O3", "-Wall", "-Wextra"]
+FLAGS = ["-std=c11", "-O3", "-Wall", "-Wextra", "-pthread"]
 if os.environ.get("MPICKPT_WERROR") == "1":
     FLAGS.append("-Werror")
 
@@ -14,10 +15,11 @@ setup(
     ext_modules=[
         Extension(
             "mpickpt._native",
-            sources=["csrc/_nativemodule.c", "csrc/publish.c", "csrc/crc32c.c", "csrc/finite.c"],
-            depends=["csrc/publish.h", "csrc/crc32c.h", "csrc/finite.h"],
+            sources=sorted(glob("csrc/*.c")),
+            depends=sorted(glob("csrc/*.h")),
             include_dirs=["csrc"],
             extra_compile_args=FLAGS,
+            extra_link_args=["-pthread"],
         )
     ]
 )

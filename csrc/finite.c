@@ -102,6 +102,18 @@ mpickpt_dtype_of(const char *name)
     return NULL;
 }
 
+int64_t
+mpickpt_dtype_number(const mpickpt_dtype *dtype)
+{
+    return dtype->width == 0 ? -1 : dtype - dtypes;
+}
+
+const mpickpt_dtype *
+mpickpt_dtype_numbered(int64_t number)
+{
+    return number < 0 || number >= (int64_t)(sizeof dtypes / sizeof *dtypes) ? NULL : &dtypes[number];
+}
+
 static int64_t
 first(const block_test *kernels, const unsigned char *start, size_t size, const mpickpt_dtype *dtype)
 {

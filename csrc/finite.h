@@ -15,6 +15,10 @@ typedef struct {
 /* The dtype of that name, or NULL. */
 const mpickpt_dtype *mpickpt_dtype_of(const char *name);
 
+/* A dtype's number, and back: -1 where its elements are always finite, NULL for a number that is none. */
+int64_t mpickpt_dtype_number(const mpickpt_dtype *dtype);
+const mpickpt_dtype *mpickpt_dtype_numbered(int64_t number);
+
 /* Choose the kernels; may be called from several threads, and must come before the next. */
 void mpickpt_finite_init(void);
 

@@ -8,6 +8,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -157,4 +160,50 @@ mpickpt_preallocate(int fd, int64_t size)
         error = checked(fallocate(fd, 0, 0, (off_t)size));
     } while (error == -EINTR);
     return error == -EOPNOTSUPP || error == -ENOSYS ? 0 : error;
+}
+
+/* Write a line at the end of a file, which O_APPEND finds again, behind a line that was cut. */
+static int
+append(int fd, const char *line, size_t size)
+{
+    off_t end = lseek(fd, 0, SEEK_END); /* a pipe has no end, and is refused so */
+    if (end < 0) {
+        return -errno;
+    }
+    char last = '\n';
+    int64_t found = end > 0 ? mpickpt_pread_full(fd, &last, 1, end - 1) : 0;
+    if (found < 0) {
+        return (int)found;
+    }
+    if (last == '\n') {
+        return checked(pwrite(fd, line, size, end));
+    }
+    char *both = malloc(size + 1);
+    if (both == NULL) {
+        return -ENOMEM;
+    }
+    both[0] = '\n';
+    memcpy(both + 1, line, size);
+    int error = checked(pwrite(fd, both, size + 1, end));
+    free(both);
+    return error;
+}
+
+int
+mpickpt_append_line(const char *path, const char *within, const void *line, size_t size)
+{
+    struct stat found;
+    if (within != NULL && (stat(within, &found) < 0 || !S_ISDIR(found.st_mode))) {
+        return 0;
+    }
+    int fd;
+    do { /* for reading too, so that opening a pipe without a reader does not wait for one */
+        fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    } while (fd < 0 && errno == EINTR);
+    if (fd < 0) {
+        return -errno;
+    }
+    int error = append(fd, line, size);
+    close(fd);
+    return error;
 }

@@ -35,4 +35,8 @@ int mpickpt_statfs_type(const char *path, uint32_t *type);
    -ENOSPC is. */
 int mpickpt_preallocate(int fd, int64_t size);
 
+/* Add a line to a file, which is made if need be, in one write; a line that a crash has cut is ended first. Nothing is
+   done where the directory `within` (or NULL) is not there. */
+int mpickpt_append_line(const char *path, const char *within, const void *line, size_t size);
+
 #endif

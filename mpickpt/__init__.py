@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpickpt import errors, sharded
+from mpickpt import errors, learning, sharded
 from mpickpt._version import __version__
 from mpickpt.checkpointer import Checkpointer
 from mpickpt.continuation import Continuation, Save
@@ -20,6 +20,7 @@ from mpickpt.errors import (
     MomentError,
     NonFiniteError,
     NotFoundError,
+    OvertakenError,
     PlacementError,
     ReplicaError,
     SchemaError,
@@ -51,6 +52,7 @@ __all__ = [
     "MomentError",
     "NonFiniteError",
     "NotFoundError",
+    "OvertakenError",
     "PerOwner",
     "PlacementError",
     "ReplicaError",
@@ -67,6 +69,7 @@ __all__ = [
     "Value",
     "__version__",
     "errors",
+    "learning",
     "open_store",
     "sharded",
     "shares",

@@ -6,8 +6,11 @@ would not have written itself, duplicate keys, NaN, 1e400, odd escapes and lone 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import secrets
+from json.encoder import encode_basestring
 from typing import Any, Final, NoReturn
 
 from mpickpt.errors import FormatError
@@ -19,6 +22,11 @@ _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure
 def dumps(value: object) -> bytes:
     """Write plain data (dict with string keys, list, str, int, bool, None) as canonical JSON in UTF-8."""
     return _ENCODER.encode(value).encode("utf-8")
+
+
+def quoted(text: str) -> str:
+    """Write a string as `dumps` does; its lone surrogates, if it has any, are found where it is put into UTF-8."""
+    return encode_basestring(text)
 
 
 def _refuse_float(text: str) -> NoReturn:
@@ -44,6 +52,38 @@ _DECODER: Final = json.JSONDecoder(
 #: Without the hooks that cost most. Text that is canonical has no key twice; `_LONG` finds numbers that are too long.
 _FAST: Final = json.JSONDecoder(parse_float=_refuse_float, parse_constant=_refuse_float)
 _LONG: Final = re.compile(rf"(?:^|[\[:,-])[0-9]{{{MAX_DIGITS + 1}}}")
+
+
+def loads_around(data: bytes, key: str, text: bytes, value: object, *, what: str, path: str | None = None) -> Any:
+    """Parse canonical JSON of which a great part may be known already.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole text, as for `loads`.
+    key : str
+        A key of the outermost object.
+    text : bytes
+        The canonical text that its value may have.
+    value : object
+        What then stands for that value in the result, in which it is not parsed.
+
+    Raises
+    ------
+    FormatError
+        As `loads`.
+    """
+    known = quoted(key).encode() + b":" + text
+    before, found, after = data.partition(known)
+    if found:
+        token = secrets.token_hex(16)
+        with contextlib.suppress(FormatError):  # what is wrong is told of the whole text
+            rest = loads(before + quoted(key).encode() + b":" + quoted(token).encode() + after, what=what, path=path)
+            # The same words may stand further in; then the token is not the value of this key.
+            if type(rest) is dict and rest.get(key) == token:
+                rest[key] = value
+                return rest
+    return loads(data, what=what, path=path)
 
 
 def loads(data: bytes, *, what: str, path: str | None = None, exact: bool = True) -> Any:

@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpickpt.errors import SchemaError
+from mpickpt.errors import DeadlineError, SchemaError
 
 
-@dataclass(frozen=True, slots=True)
 class Save:
     """One save of this process.
 
     Attributes
     ----------
     step : int
-        The committed step that was saved.
-    root : str
-        Digest of the root manifest, ``blake3:HEX``: the generation's name.
+        The committed step that is saved.
     """
 
-    step: int
-    root: str
+    __slots__ = ("_root", "step")
+
+    def __init__(self, step: int, root: Future[str]) -> None:
+        self.step = step
+        self._root = root
+
+    @classmethod
+    def of(cls, step: int, root: str) -> Save:
+        """Make the one of a save that is durable."""
+        done: Future[str] = Future()
+        done.set_result(root)
+        return cls(step, done)
+
+    @property
+    def root(self) -> str:
+        """Digest of the root manifest, ``blake3:HEX``: the generation's name. Waits for a save in flight."""
+        return self.wait()
 
     @property
     def staged(self) -> bool:
@@ -32,12 +46,47 @@ class Save:
 
     @property
     def durable(self) -> bool:
-        """Whether the generation is published and durable."""
-        return True
+        """Whether the generation is published and durable; False while it is in flight, and for good if it failed."""
+        return self._root.done() and self._root.exception() is None
 
     def wait(self, timeout: float | None = None) -> str:
-        """Wait until it is durable, at most `timeout` seconds, and give the root's digest."""
-        return self.root
+        """Wait until it is durable, and give the root's digest.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; without it, for as long as the save takes, which has the deadlines of any save.
+
+        Raises
+        ------
+        DeadlineError
+            If it is still in flight after `timeout`.
+        CheckpointError
+            How it failed. The next call of the Checkpointer raises this too, for all owners.
+        """
+        try:
+            return self._root.result(timeout)
+        except futures.TimeoutError:
+            if self._root.done():
+                raise
+            raise DeadlineError(
+                f"the save of step {self.step} is still in flight",
+                expected=f"an end within {timeout} s",
+                unharmed="the save: it goes on",
+                advice="wait longer, or look again later",
+            ) from None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Save):
+            return NotImplemented
+        return self is other or (self.durable and other.durable and (self.step, self.root) == (other.step, other.root))
+
+    def __hash__(self) -> int:
+        return hash(self.step)
+
+    def __repr__(self) -> str:
+        state = self.root if self.durable else "failed" if self._root.done() else "in flight"
+        return f"Save(step={self.step}, {state})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,8 @@ class CheckpointError(Exception):
     exit_code: ClassVar[int] = 1
     #: What to do next, where a refusal of this class in a collective call does not say so itself.
     default_advice: ClassVar[str | None] = None
+    #: Whether the file that was to be published stands under its name all the same.
+    published: bool = False
 
     def __init__(
         self,
@@ -176,6 +178,12 @@ class EpochError(CheckpointError):
     """Another continuation has the run, or none was begun."""
 
     exit_code = 5
+
+
+class OvertakenError(EpochError):
+    """An older job saved while this one resumed. It can save no more; started again, this one goes on from there."""
+
+    exit_code = 75
 
 
 class TopologyError(CheckpointError):

@@ -32,13 +32,22 @@ Owned = Mapping[int, Sequence[Piece]]
 
 
 def claim_of(
-    directory: Directory, epoch: int = 1, origin: tuple[int, int] | None = None, nonce: str = "claimed"
+    directory: Directory, epoch: int = 1, origin: tuple[int, int] | None = None, nonce: str | None = None
 ) -> Claim:
     """A claim; `origin` is the (epoch, step) that it continues."""
     from_epoch, from_step = origin or (None, None)
     root = None if origin is None else "blake3:" + 64 * "0"
     return Claim(
-        epoch, directory.run.run, from_epoch, from_step, root, 1, None, "host", "2026-01-01T00:00:00+00:00", nonce
+        epoch,
+        directory.run.run,
+        from_epoch,
+        from_step,
+        root,
+        1,
+        None,
+        "host",
+        "2026-01-01T00:00:00+00:00",
+        nonce or f"claimed{epoch}",
     )
 
 

@@ -14,7 +14,7 @@ from mpickpt.store.commit import TEMPORARY
 from mpickpt.store.directory import Directory
 
 #: How an outcome begins that leaves open whether the generation is published (docs/protocol.md, P10).
-OPEN = ("InDoubtError", "StoreError(0) published, durability unknown", "KeyboardInterrupt")
+OPEN = ("InDoubtError", "StoreError(0) published, ", "KeyboardInterrupt")
 VOID = "void"
 
 Outcomes = Mapping[int, Mapping[int, str]]

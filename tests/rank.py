@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -20,11 +21,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import stepkit
+
 from mpickpt import failpoints
 from mpickpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+stepkit.install()
 
 STACKS = signal.SIGRTMIN + 7
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -39,6 +44,11 @@ def number() -> int:
         if variable in os.environ:
             return int(os.environ[variable])
     return 0
+
+
+def on_a_host_of_its_own() -> None:
+    """Have this process take itself for one on another host than the rest: on one host nothing is passed on."""
+    socket.gethostname = lambda: f"node{number()}"
 
 
 def folder() -> Path:

@@ -22,7 +22,9 @@ import rank
 import mpickpt
 from mpickpt import PerOwner, Replicated, Sharded, Split, Value, shares
 from mpickpt.cluster.channel import Call, Kind
+from mpickpt.store.commit import TEMPORARY
 from mpickpt.store.directory import Directory
+from mpickpt.store.events import NAME as EVENTS
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -142,10 +144,26 @@ class Scene:
             rank.meet(self.comm)
 
     def tree(self) -> dict[str, str]:
-        """Digest every file under the store, by its relative path; directories have none."""
+        """Digest every file under the store, by its relative path; directories have none.
+
+        But not the log of what happened, which each save goes on with, also one that fails. A worker of a call that
+        was given up may still be at something: for its temporary files to go this waits some seconds.
+        """
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            with contextlib.suppress(FileNotFoundError):  # one went while this looked
+                found = self._tree()
+                if not any(Path(name).name.startswith(TEMPORARY) for name in found):
+                    return found
+            time.sleep(0.01)
+        return self._tree()
+
+    def _tree(self) -> dict[str, str]:
         found = {}
         for path in sorted(self.path.rglob("*")):
             name = str(path.relative_to(self.path))
+            if name == EVENTS:
+                continue
             found[name] = "" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
         return found
 

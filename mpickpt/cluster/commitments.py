@@ -8,6 +8,7 @@ from typing import Final
 
 from mpickpt.cluster.attempt import Attempt, Sums
 from mpickpt.cluster.channel import Call, Kind
+from mpickpt.cluster.timings import SIZE, Timings
 from mpickpt.errors import FormatError, MomentError, TopologyError
 from mpickpt.format.commitment import Commitment, SharedShard
 from mpickpt.format.manifest import ChildRecord, ShardRecord
@@ -25,6 +26,7 @@ class Heard:
     children: tuple[ChildRecord, ...]
     shared: tuple[tuple[int, SharedShard], ...]
     sums: Sums
+    timings: tuple[Timings, ...]
 
 
 def hear(call: Call, attempt: Attempt, gathered: bool) -> Heard:
@@ -37,14 +39,17 @@ def hear(call: Call, attempt: Attempt, gathered: bool) -> Heard:
     """
     sizes = dict(call.place.children)
     found: dict[int, Commitment] = {}
+    timings: list[Timings] = []
 
     def take(role: int, body: bytes) -> None:
         try:
-            child = Commitment.unpack(body)
+            child = Commitment.unpack(body[:-SIZE])
         except FormatError as error:
             error.role, error.advice = role, _REPORT
             raise
         found[role] = _checked(child, role, sizes[role], attempt.prefix)
+        # It may have lain here for as long as this owner wrote.
+        timings.append(Timings.unpack(body[-SIZE:], call.came[role]))
         call.heard.add(role)
 
     call.from_children(Kind.COMMIT, take)
@@ -57,7 +62,7 @@ def hear(call: Call, attempt: Attempt, gathered: bool) -> Heard:
             children.append(ChildRecord(role, child.size, digest, child.cover, child.bounds))
         if child.shared is not None:
             shared.append((role, child.shared))
-    return Heard(tuple(children), tuple(shared), sums)
+    return Heard(tuple(children), tuple(shared), sums, tuple(timings))
 
 
 def _checked(child: Commitment, role: int, size: int, prefix: Prefix) -> Commitment:

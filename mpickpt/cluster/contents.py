@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from mpickpt.state import coverage
+from mpickpt.state.capture import Part
 from mpickpt.state.declare import Declarations
 from mpickpt.state.nest import Capture, Holding
+from mpickpt.state.places import lies_flat
 from mpickpt.state.region import Box, Schema, flat_boxes
+from mpickpt.store.bulk import address
+from mpickpt.store.progress import Progress
 from mpickpt.store.threads import Pool
 
 #: Bytes of strided memory that are made contiguous at a time.
 _PART: Final = 4 << 20
-#: Small holdings are hashed many to a task.
+#: Small holdings are hashed many to a task, by one call.
 _TASK_BYTES: Final = 8 << 20
-_TASK_HOLDINGS: Final = 512
+_TASK_INPUTS: Final = 4096
 
 
 def little_endian(array: np.ndarray[Any, Any]) -> Iterator[memoryview]:
@@ -48,44 +54,88 @@ def contents(ordinal: int, holding: Holding) -> list[tuple[Box, int]]:
     ]
 
 
+@dataclass(slots=True)
+class _Batch:
+    """Boxes and values that one task hashes, all with one factor; they are kept until it has."""
+
+    factor: int
+    heads: list[bytes] = field(default_factory=list)
+    memory: list[tuple[int, int]] = field(default_factory=list)
+    kept: list[object] = field(default_factory=list)
+    strided: list[tuple[int, Part]] = field(default_factory=list)
+    size: int = 0
+
+    def take(self, ordinal: int, holding: Holding) -> None:
+        """Take in a holding: what lies in memory as it is hashed is only noted, the rest must be brought together."""
+        if holding.data is not None:
+            self._note(ordinal, coverage.POINT, np.frombuffer(holding.data, np.uint8))
+        for part in holding.parts:
+            if isinstance(part.array, np.ndarray) and not part.box.empty:
+                if lies_flat(part.array):
+                    self._note(ordinal, part.box, part.array)
+                else:
+                    self.strided.append((ordinal, part))
+                    self.size += part.array.nbytes
+
+    def _note(self, ordinal: int, box: Box, array: np.ndarray[Any, Any]) -> None:
+        self.heads.append(coverage.content_head(ordinal, box))
+        self.memory.append((address(array), array.nbytes))
+        self.kept.append(array)
+        self.size += array.nbytes
+
+    @property
+    def full(self) -> bool:
+        """Whether it is enough for a task."""
+        return self.size >= _TASK_BYTES or len(self.heads) >= _TASK_INPUTS
+
+    def hash(self) -> int:
+        """Give the sum of all digests, times the factor."""
+        found = coverage.content_total(self.heads, self.memory)
+        for ordinal, part in self.strided:
+            assert isinstance(part.array, np.ndarray)
+            found += coverage.content(ordinal, part.box, little_endian(part.array))
+        return self.factor * found
+
+
+def needed(capture: Capture, declarations: Declarations, role: int) -> bool:
+    """Tell whether anything is held in copies, so that there is something to hash."""
+    return any(
+        coverage.copies_factor(holding, declarations.entries[holding.region.name], role) for holding in capture.holdings
+    )
+
+
 def begin(
     capture: Capture,
     declarations: Declarations,
     schema: Schema,
     role: int,
     pool: Pool,
-    advance: Callable[[int], None],
+    progress: Progress,
 ) -> list[Future[int]]:
     """Begin to hash what is held in copies; the sum of the results is this owner's share of `copies`.
 
-    Nothing is hashed where there is only one copy. `advance` is told the bytes that were hashed, as progress.
+    Nothing is hashed where there is only one copy. What is hashed counts as progress, and its time as a digest's.
     """
     tasks: list[Future[int]] = []
-    batch: list[tuple[int, Holding, int]] = []
-    size = 0
+    batches: dict[int, _Batch] = {}
 
-    def hash_batch(batch: list[tuple[int, Holding, int]]) -> int:
-        total = 0
-        for ordinal, holding, factor in batch:
-            total += factor * sum(value for _, value in contents(ordinal, holding))
-            advance(_size(holding))
-        return total
+    def hash_batch(batch: _Batch) -> int:
+        began = time.monotonic()
+        with progress.work():
+            found = batch.hash()
+            progress.add_aside(batch.size)
+            progress.took(digest=time.monotonic() - began)
+        return found
 
     for holding in capture.holdings:
-        factor = coverage.copies_factor(holding, declarations.entries[holding.region.name], role)
+        name = holding.region.name
+        factor = coverage.copies_factor(holding, declarations.entries[name], role)
         if factor == 0:
             continue
-        batch.append((schema.ordinal(holding.region.name), holding, factor))
-        size += _size(holding)
-        if size >= _TASK_BYTES or len(batch) >= _TASK_HOLDINGS:
-            tasks.append(pool.submit(hash_batch, batch))
-            batch, size = [], 0
-    if batch:
-        tasks.append(pool.submit(hash_batch, batch))
-    return tasks
-
-
-def _size(holding: Holding) -> int:
-    if holding.data is not None:
-        return len(holding.data)
-    return sum(part.array.nbytes for part in holding.parts if isinstance(part.array, np.ndarray))
+        batch = batches.get(factor)
+        if batch is None:
+            batch = batches[factor] = _Batch(factor)
+        batch.take(schema.ordinal(name), holding)
+        if batch.full:
+            tasks.append(pool.submit(hash_batch, batches.pop(factor)))
+    return tasks + [pool.submit(hash_batch, batch) for batch in batches.values()]

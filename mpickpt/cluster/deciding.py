@@ -1,22 +1,22 @@
-"""What a save does in the store so that it is published, or never will be. All of it runs in workers.
+"""What a save does in the store so that it is published, or never will be, beside the lists of `writing`: in workers.
 
 Whichever file stands under the root's name in ``roots/`` decides: the root, or a void record (docs/protocol.md, P5
-and P8). Failpoints: save.doubt.
+and P8). Failpoint: save.doubt.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mpickpt import failpoints
 from mpickpt.cluster.attempt import Attempt
 from mpickpt.cluster.topology import Place
-from mpickpt.errors import CheckpointError, StoreError
+from mpickpt.errors import CheckpointError
 from mpickpt.format.names import FOLDER, shard_file
-from mpickpt.store import commit
+from mpickpt.store import commit, fencing
 from mpickpt.store.directory import Directory
-from mpickpt.store.files import names_in
+from mpickpt.store.presence import is_directory
 from mpickpt.store.threads import Pool, share
 
 
@@ -43,53 +43,32 @@ def _folders_within(role: int, size: int, owners: int) -> tuple[int, int]:
     return -(-role // FOLDER), -(-stop // FOLDER) if stop == owners else stop // FOLDER
 
 
-def sync_folders(directory: Directory, attempt: Attempt, place: Place, pool: Pool) -> None:
-    """Sync the folders that are this owner's to sync, several at a time."""
+def folder_paths(attempt: Attempt, place: Place) -> list[str]:
+    """Give the folders that are this owner's to sync, by path."""
+    return [os.path.dirname(attempt.path(shard_file(folder * FOLDER))) for folder in folders_of(place)]
 
-    def sync(folder: int) -> None:
-        path = os.path.dirname(attempt.path(shard_file(folder * FOLDER)))
-        if os.path.isdir(path):  # of owners that hold nothing there may be no file
+
+def sync_folders(directory: Directory, paths: Sequence[str], pool: Pool) -> None:
+    """Sync many folders, several at a time."""
+
+    def sync(path: str) -> None:
+        if is_directory(path):  # of owners that hold nothing there may be no file
             commit.sync_directory(path, directory.fence)
 
-    share(pool, sync, list(folders_of(place)))
+    share(pool, sync, paths)
 
 
-def sync_attempt(directory: Directory, attempt: Attempt, place: Place, pool: Pool) -> None:
-    """Sync, at the root, the folders that are its to sync, and then the attempt's directory."""
-    sync_folders(directory, attempt, place, pool)
-    commit.sync_directory(attempt.directory, directory.fence)
-
-
-def place_root(directory: Directory, attempt: Attempt, data: bytes) -> bool | StoreError:
-    """Publish the root.
-
-    Returns
-    -------
-    bool or StoreError
-        True: published. False: the name was taken. The error, where nothing stands under the name and nothing will:
-        the store has nothing to decide then.
-
-    Raises
-    ------
-    StoreError
-        If the root stands there, or may: see `commit.was_published`.
-    """
-    try:
-        return directory.publish_root(attempt.name, data)
-    except StoreError as error:
-        if commit.was_published(error):
-            raise
-        try:
-            there = attempt.name in names_in(directory.roots_path)
-        except (OSError, CheckpointError):
-            raise error from None
-        if there:
-            raise
-        return error
+def check_orphaned(directory: Directory, attempt: Attempt) -> None:
+    """Refuse with EpochError where a newer job has continued the run, so that the root stands off the lineage."""
+    error = fencing.orphaned(directory, attempt.name)
+    if error is not None:
+        raise error
 
 
 def settle(directory: Directory, attempt: Attempt, error: CheckpointError) -> CheckpointError | bytes:
     """Void the attempt, or learn that it is published; gives what holds, as `mpickpt.cluster.channel.Settle` says."""
     failpoints.reach("save.doubt")
     verdict = directory.void(attempt.name, error)
-    return verdict.encode() if isinstance(verdict, str) else verdict
+    if isinstance(verdict, str):
+        return fencing.orphaned(directory, attempt.name) or verdict.encode()
+    return verdict

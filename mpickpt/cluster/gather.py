@@ -1,14 +1,15 @@
 """`write="gather"`: captures travel to owner 0 in bounded chunks, and owner 0 writes all shards.
 
 The plan is the same as with `write="each"`, and so are the files; only who writes them differs. Owner 0 pulls: it has
-at most `_WINDOW` chunks asked for or unwritten at a time, so its memory is that pool and never the sum of the owners.
+at most `_WINDOW` chunks asked for or unwritten at a time, and no more than `staging_bytes` allows, so its memory is
+that pool and never the sum of the owners.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,10 +30,10 @@ _WINDOW: Final = 8
 Parts = Sequence[tuple[Layout, Sequence[Piece]] | None]
 
 
-def offer(call: Call, parts: Parts) -> None:
-    """Tell owner 0 what there is to pull, and serve chunks until it has all (every owner but 0)."""
+def offer(call: Call, parts: Parts, device: Mapping[str, Any]) -> None:
+    """Tell owner 0 what there is to pull and the own device, and serve chunks until it has all (every owner but 0)."""
     plan = [None if part is None else [_spec(piece) for piece in part[1]] for part in parts]
-    call.up(Kind.PLAN, canonical.dumps(plan))
+    call.up(Kind.PLAN, canonical.dumps({"plan": plan, "device": device}))
     buffer = bytearray(CHUNK)
     sources: dict[int, Source] = {}
     while True:
@@ -86,7 +87,8 @@ def collect(
     create: Callable[[int, int, Layout], ShardWriter],
     finish: Callable[[ShardWriter], ShardRecord],
     pool: Pool,
-) -> dict[tuple[int, int], ShardRecord]:
+    staging: int,
+) -> tuple[dict[tuple[int, int], ShardRecord], dict[str, Any]]:
     """Pull all other owners' chunks and write their shards (owner 0).
 
     Parameters
@@ -95,13 +97,19 @@ def collect(
         Gives the layout for (role, which of its shards, its plan).
     create, finish : callable
         Begin and end a shard; both run in workers.
+    staging : int
+        Bytes of chunks that may be here or on their way, at least one.
 
     Returns
     -------
     dict
         The record of each shard by (role, which): 0 the owner's own, 1 its `.r`.
+    dict
+        The device of each role that told one, by its number in decimal.
     """
-    plans = {role: canonical.loads(body, what="a plan") for role, body in call.from_children(Kind.PLAN).items()}
+    told = {role: canonical.loads(body, what="a plan") for role, body in call.from_children(Kind.PLAN).items()}
+    plans = {role: head["plan"] for role, head in told.items()}
+    devices = {str(role): head["device"] for role, head in sorted(told.items()) if head["device"]}
     shards: dict[tuple[int, int], _Pulled] = {}
 
     def requests() -> Iterator[tuple[_Pulled, int]]:
@@ -117,7 +125,7 @@ def collect(
                 for index in range(layout.chunks):
                     yield shard, index
 
-    waiting = requests()
+    waiting, window = requests(), max(1, min(_WINDOW, staging // CHUNK))
     writing: deque[tuple[_Pulled, Future[None]]] = deque()
     asked = 0
 
@@ -134,7 +142,7 @@ def collect(
             shard.left -= 1
             if shard.left == 0:
                 shard.record = pool.submit(shard.finish, finish)
-        while asked < _WINDOW and (following := next(waiting, None)) is not None:
+        while asked < window and (following := next(waiting, None)) is not None:
             call.send(following[0].role, Kind.PULL, _PULL.pack(following[0].which, following[1]))
             asked += 1
         records = [shard.record for shard in shards.values() if shard.record is not None and shard.record.done()]
@@ -153,4 +161,4 @@ def collect(
                 pool.submit(shard.abandon)
         raise
     call.down(Kind.WRITTEN)
-    return {key: shard.record.result() for key, shard in shards.items() if shard.record is not None}
+    return {key: shard.record.result() for key, shard in shards.items() if shard.record is not None}, devices

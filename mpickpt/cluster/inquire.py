@@ -34,7 +34,8 @@ _SHOWN: Final = 200
 class Respondent:
     """What one owner can be asked about: its capture under the agreed schema."""
 
-    def __init__(self, capture: Capture, declarations: Declarations, schema: Schema, role: int) -> None:
+    def __init__(self, capture: Capture, declarations: Declarations, schema: Schema, role: int, host: str) -> None:
+        self.host = host
         self.capture = capture
         self.declarations = declarations
         self.schema = schema
@@ -50,6 +51,8 @@ class Respondent:
             return canonical.dumps(self._contents())
         if self.role not in question["roles"]:
             return b""
+        if what == "host":
+            return self.host.encode()
         holding = self._by_ordinal[question["ordinal"]]
         box = Box(tuple(question["lo"]), tuple(question["hi"]))
         memory = _memory(holding, box)
@@ -145,8 +148,9 @@ def copies_fault(call: Call, respondent: Respondent) -> CheckpointError:
     return ReplicaError(
         f"copies that must be equal differ first at {where}",
         role=other[0],
+        host=ask(call, respondent, {"what": "host", "roles": [other[0]]})[other[0]].decode(),
         region=region.name,
-        roles=(*same, *other),
+        roles=sorted((*same, *other)),
         expected=f"{mine}, as at owner {same[0]}",
         found=f"{theirs} at owner {other[0]}",
         unharmed="earlier generations and all arrays",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from typing import Protocol
@@ -13,17 +14,22 @@ from mpickpt.store.threads import Pool
 
 
 class Working(Protocol):
-    """What the channel watches of a worker: store.writer.Progress is one."""
-
-    cancelled: bool
+    """What the channel watches of a worker: store.progress.Progress is one."""
 
     @property
     def done(self) -> int:
         """Bytes done so far."""
 
     @property
+    def payload(self) -> int:
+        """Bytes of payload done so far: what beats tell."""
+
+    @property
     def syncing(self) -> int:
         """How many syncs are in flight."""
+
+    def cancel(self) -> None:
+        """Ask it to stop."""
 
 
 class Ends:
@@ -37,8 +43,21 @@ class Ends:
         self.host = host
         self.pool = pool
         self.number = 0
+        self.counted: int | None = None  # the number of a call that is still to begin
         self.counts: Counter[str] = Counter()
         self.kept: list[tuple[int, Kind, int, bytes]] = []
+
+    def count(self) -> None:
+        """Count the call that comes: whatever keeps it from beginning, this owner stays in step with the others."""
+        self.number += 1
+        self.counted = self.number
+
+    def take(self) -> int:
+        """Give the number of the call that begins: the one that was counted for it, or the next."""
+        if self.counted is None:
+            self.count()
+        number, self.counted = self.number, None
+        return number
 
 
 class Mailbox:
@@ -50,21 +69,25 @@ class Mailbox:
         Neighbours that have sent a message of a later call: they have left this one.
     abort : (int, Abort) or None
         Who aborted, and how; the parent's word goes before others', a void before what is none.
+    came : dict
+        When the last message of each neighbour came that is no beat.
     """
 
-    def __init__(self, line: Ends) -> None:
+    def __init__(self, line: Ends, number: int) -> None:
         self.line = line
         self.place = line.place
-        self.number = line.number
+        self.number = number
         self.working: Working | None = None
         self.abort: tuple[int, Abort] | None = None
         self.ahead: set[int] = set()
+        self.came: dict[int, float] = {}
         self._committed = False
         self._inbox: list[tuple[int, Kind, bytes]] = []
         self._bytes_below: dict[int, int] = {}
         now = time.monotonic()
         self._last = dict.fromkeys(self.place.neighbours, now)
         self._polled = self._beaten = self._moved = now
+        self._woken = -math.inf  # when this process was found to have been stopped
         kept, line.kept = line.kept, []
         for message in kept:
             self._sort(*message)
@@ -94,7 +117,7 @@ class Mailbox:
         now = time.monotonic()
         if now - self._polled > self.line.beat:  # a stopped process, a suspended machine
             self._last = dict.fromkeys(self._last, now)
-            self._moved = now
+            self._moved = self._woken = now
         self._polled = now
         arrived = self.line.transport.poll()
         for source, message in arrived:
@@ -127,6 +150,7 @@ class Mailbox:
             if not deaf and (self.abort is None or parent or abort.void):
                 self.abort = (source, abort)
         else:
+            self.came[source] = self._last[source]
             self._inbox.append((source, kind, body))
 
     def take(self, source: int | None, *kinds: Kind) -> tuple[Kind, bytes] | None:
@@ -164,4 +188,4 @@ class Mailbox:
     def bytes_done(self) -> int:
         """Give the bytes written so far in this owner's subtree, as far as beats have told."""
         below = sum(self._bytes_below.get(role, 0) for role, _ in self.place.children)
-        return below + (self.working.done if self.working is not None else 0)
+        return below + (self.working.payload if self.working is not None else 0)

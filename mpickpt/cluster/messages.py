@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 from mpickpt import canonical
-from mpickpt.errors import CheckpointError, from_record
+from mpickpt.errors import CheckpointError, ContractError, from_record
 
 #: In front of each message: its kind, and the number of the call.
 HEADER: Final = struct.Struct("<BQ")
@@ -34,6 +34,9 @@ class Kind(IntEnum):
     WRITTEN = 13
     OUTCOME = 14
     RESULT = 15
+    BLOCK = 16
+    TAKEN = 17
+    WORD = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,41 @@ class Abort:
         return cls(from_record(record["error"]), bool(record["void"]), bool(record["doubt"]))
 
 
+#: As many lines of differences as one refusal lists of several owners, and what stands for those left out.
+_MOST_LINES: Final = 20
+_MORE: Final = "    and more"
+
+
+def _joined(found: list[CheckpointError]) -> CheckpointError | None:
+    """Give the refusal of the lowest role; where it lists what differs, with what differs at the others."""
+    found.sort(key=lambda error: -1 if error.role is None else error.role)
+    first = found[0] if found else None
+    if isinstance(first, ContractError):
+        head, *lines = first.message.split("\n")
+        roles = {first.role, *first.roles}
+        room = max(0, _MOST_LINES - len(lines))  # what one owner lists of its own is never cut
+        for other in found[1:]:
+            theirs = other.message.split("\n")[1:] if isinstance(other, ContractError) else []
+            new = [line for line in theirs if line not in lines]
+            if len(new) > room:
+                new = [*new[:room], *([] if _MORE in lines else [_MORE])]
+            elif new:
+                roles |= {other.role, *other.roles}
+            lines += new
+            room = max(0, room - len(new))
+        if _MORE in lines:
+            lines.append(lines.pop(lines.index(_MORE)))
+        first.message = "\n".join([head, *lines])
+        if len(roles) > 1:
+            first.roles = tuple(sorted(role for role in roles if role is not None))
+    return first
+
+
 def merge_outcomes(mine: CheckpointError | None, others: Mapping[int, bytes]) -> CheckpointError | None:
-    """Choose the refusal that all will raise: that of the lowest role."""
+    """Choose the refusal that all will raise: that of the lowest role, with what differs at the others (`_joined`)."""
     found = [] if mine is None else [mine]
     for body in others.values():
         record = canonical.loads(body, what="an owner's outcome")
         if record is not None:
             found.append(from_record(record))
-    return min(found, key=lambda error: -1 if error.role is None else error.role, default=None)
+    return _joined(found)

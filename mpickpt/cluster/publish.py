@@ -15,64 +15,48 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from mpickpt import failpoints
-from mpickpt._version import __version__
 from mpickpt.cluster import attempt as attempts
-from mpickpt.cluster import deciding, gather, inquire
+from mpickpt.cluster import contents, deciding, gather, inquire
+from mpickpt.cluster import root as root_of
 from mpickpt.cluster.agree import agree
 from mpickpt.cluster.attempt import Agreed, Attempt, Sums
 from mpickpt.cluster.channel import Call, Kind, Line, Outcome
 from mpickpt.cluster.commitments import Heard, bounds_of, hear, shared_records
+from mpickpt.cluster.performing import LITTLE, perform, reckon
+from mpickpt.cluster.saves import Options, Published, Staged
+from mpickpt.cluster.timings import Timings
 from mpickpt.cluster.topology import Place, Topology
-from mpickpt.errors import NonFiniteError, StoreError, TopologyError
+from mpickpt.cluster.writing import GroupManifest, Root, Shards, Syncs
+from mpickpt.errors import StoreError, TopologyError
 from mpickpt.format.commitment import Commitment, SharedShard
 from mpickpt.format.manifest import Manifest, ShardRecord
 from mpickpt.format.names import manifest_file
 from mpickpt.format.prefix import Prefix
 from mpickpt.format.records import Lineage
-from mpickpt.state import coverage
 from mpickpt.state.capture import Capture
 from mpickpt.state.contract import Contract
 from mpickpt.state.declare import Declarations
-from mpickpt.store import commit
+from mpickpt.state.device import GATHERED
+from mpickpt.store import fencing
 from mpickpt.store.commit import Way
 from mpickpt.store.directory import Directory
-from mpickpt.store.finite import allowing
+from mpickpt.store.finite import check_values
 from mpickpt.store.threads import Pool, finished
+
+T = TypeVar("T")
 
 _log = logging.getLogger("mpickpt")
 
 _NO_DIGEST = bytes(32)
+#: So many folders are synced one after the other, without the interpreter lock.
+_FEW = 4
 #: For how long a refusal waits until the failed attempt's files are gone: seconds, and at most so much of a deadline,
 #: for the others may be in the next call already. The rest goes on in the background.
 _CLEANING, _CLEANING_SHARE = 1.0, 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What the newest publication of this process was."""
-
-    step: int
-    cursor: int
-    root: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What all owners must have asked for alike."""
-
-    write: str
-    algorithm: str
-    nonfinite: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the options as plain data."""
-        return {"write": self.write, "digest": self.algorithm, "nonfinite": dict(self.nonfinite)}
 
 
 class Publisher:
@@ -85,6 +69,7 @@ class Publisher:
         directory: Directory,
         contract: Contract,
         options: Options,
+        device: Mapping[str, Any],
         refuses: Callable[[str], bool],
         pool: Pool,
     ) -> None:
@@ -93,16 +78,23 @@ class Publisher:
         self.directory = directory
         self.contract = contract
         self.options = options
+        self.device = device
         self.refuses = refuses
         self.pool = pool
-        self.epoch: int | None = None
         self.last: Published | None = None
+        #: What else all owners must have asked for alike.
+        self.alike: Mapping[str, Any] = {}
         #: What owner 0 writes in the next root: the generation before it, and the epochs that the run descends from.
         self.parent: dict[str, Any] | None = None
         self.lineage: Lineage = ()
         self._agreed: Agreed | None = None
         self._declared: Declarations | None = None
+        #: At owner 0: what the time of the last save went into, where it ended well (`Timings.ended`).
+        self.timings: dict[str, Any] | None = None
         self._began = 0.0
+        self._staged: Staged | None = None
+        self._syncs: Syncs | None = None
+        self._call: Call | None = None
 
     def save(
         self,
@@ -110,6 +102,8 @@ class Publisher:
         step: int,
         cursor: int,
         decide: Callable[[int, int], dict[str, Any]],
+        began: float | None = None,
+        staged: Staged | None = None,
     ) -> Published:
         """Publish one generation. Collective.
 
@@ -120,12 +114,19 @@ class Publisher:
         decide : callable
             Runs in a worker at owner 0 once all agree on step and cursor, which it is given: checks them against the
             lineage, makes the attempt, and tells its name.
+        began : float, optional
+            When the caller called, by the monotonic clock.
+        staged : Staged, optional
+            The copy that is being made of the state: nothing of it is looked at before that is complete.
         """
-        self._began = time.monotonic()
+        self._began, self._staged = time.monotonic() if began is None else began, staged
+        self._syncs = None
+        self.timings = None
         self.pool.renew()  # what hangs since an earlier call must not use up the threads of this one
         made: list[Attempt] = []
         begun: list[str] = []
-        call = self.line.call(unharmed="earlier generations and all arrays")
+        number = None if staged is None else staged.number
+        call = self._call = self.line.call("earlier generations and all arrays", number)
 
         def begin() -> dict[str, Any]:
             decision = decide(step, cursor)
@@ -154,10 +155,28 @@ class Publisher:
         if not finished(self.line.pool.submit(remove, *args), patience):
             _log.warning("a failed save's files are still being removed, in the background")
 
+    def progress(self) -> tuple[int, int]:
+        """Say how many bytes of how many are written by this owner and those below it, as far as that is known."""
+        call, agreed = self._call, self._agreed
+        if call is None or agreed is None:
+            return 0, 0
+        total = sum(region.nbytes for region in agreed.schema if region.shape is not None)
+        return min(total, call.bytes_done()), total
+
+    def _timings(self, call: Call, attempt: Attempt, heard: Heard) -> Timings:
+        """Say what the time has gone into at this owner and those below it."""
+        spent = attempt.progress.spent()
+        spent = spent._replace(copy=spent.copy + (0.0 if self._staged is None else self._staged.seconds))
+        planning = time.monotonic() - self._began - call.waited - spent.busy
+        spent = spent._replace(planning=max(0.0, planning))
+        mine = Timings.of(call.place.role, self._began, attempt.nbytes, spent)
+        for below in heard.timings:
+            mine = mine.merged(below)
+        return mine
+
     def _done(self, attempt: Attempt, root: str) -> Published:
         attempt.root = root
         prefix = attempt.prefix
-        self.epoch = prefix.epoch
         self.last = Published(prefix.step, prefix.cursor, root, attempt.name)
         return self.last
 
@@ -172,10 +191,11 @@ class Publisher:
     ) -> Published:
         capture = flatten()
         place = call.place
-        self._check_values(capture, place.role)
-        declarations, mine = call.run(self._declare, capture, place.role)
+        check_values(capture, self.refuses, place.role)
+        size = len(capture.holdings)
+        declarations, mine = reckon(call, size, self._declare, capture, place.role)
         known = self._agreed.digest if self._agreed is not None and self._agreed.mine == mine else ""
-        facts = {"path": self.directory.path, "step": step, "cursor": cursor}
+        facts = {"path": self.directory.path, "step": step, "cursor": cursor, **self.alike}
         decision, union = agree(call, "save", facts, declarations, known, lambda _: begin())
         if "same" in decision:
             if place.parent is not None:  # this owner may have missed how the last save ended
@@ -183,8 +203,8 @@ class Publisher:
             assert self.last is not None
             return self.last
         if union is not None:
-            self._agreed = call.run(Agreed.of, mine, union)
-        attempt = call.run(self._attempt, call, capture, step, cursor, decision)
+            self._agreed = reckon(call, len(union.entries), Agreed.of, mine, union)
+        attempt = reckon(call, size, self._attempt, call, capture, step, cursor, decision)
         made.append(attempt)
         call.decided_by(lambda error: deciding.settle(self.directory, attempt, error))
         failpoints.reach("save.agreed")
@@ -205,22 +225,10 @@ class Publisher:
         )
         return self._declared, self._declared.digest()
 
-    def _check_values(self, capture: Capture, role: int) -> None:
-        """Refuse values that are not finite; arrays are scanned as they are written."""
-        for holding in capture.holdings:
-            if not holding.finite and self.refuses(holding.region.name):
-                raise NonFiniteError(
-                    "a value is not finite",
-                    role=role,
-                    region=holding.region.name,
-                    expected="finite numbers",
-                    found="a NaN or an infinity in it",
-                    advice=allowing(holding.region.name),
-                )
-
     def _attempt(self, call: Call, capture: Capture, step: int, cursor: int, decision: Mapping[str, Any]) -> Attempt:
         agreed = self._agreed
         assert agreed is not None
+        self.directory.expected = agreed.schema
         self.directory.adopt(Way(decision["way"]), decision["fence"])
         prefix = Prefix(
             run=decision["run"],
@@ -243,24 +251,54 @@ class Publisher:
             owners=call.place.owners,
             writers=self.topology.writers,
             refuses=self.refuses,
+            staging=self.options.staging,
         )
 
     # -- 3. writing
 
     def _write(self, call: Call, attempt: Attempt) -> tuple[Sequence[ShardRecord | None], Sums]:
         """Write what this owner has to write, and add up what it holds."""
-        call.working = attempt.progress
-        sums = self.line.pool.submit(attempt.sums, self.pool)
-        parts = call.run(attempt.parts)
+        call.working, staged = attempt.progress, self._staged
+        complete = None if staged is None else staged.complete
+        if complete is not None and not complete.done():
+            attempt.progress.staging = True
+            complete.add_done_callback(lambda _: setattr(attempt.progress, "staging", False))
+        size = max(len(attempt.capture.holdings), len(attempt.agreed.schema))
+
+        def once_complete(work: Callable[..., T], *args: Any) -> T:
+            if complete is not None:
+                complete.result()
+            return work(*args)
+
+        sums: Future[Sums] = Future()
+        if size <= LITTLE and not contents.needed(attempt.capture, attempt.agreed.declarations, call.place.role):
+            sums.set_result(attempt.sums(self.pool))
+        else:
+            sums = self.line.pool.submit(once_complete, attempt.sums, self.pool)
+        parts = reckon(call, size, attempt.parts)
         if self.options.write == "gather" and call.place.parent is not None:
-            gather.offer(call, parts)
+            if complete is not None:
+                call.join(complete)
+            gather.offer(call, parts, self.device)
             return [None, None], call.join(sums, working=attempt.progress)
-        attempt.work = self.line.pool.submit(attempt.write, parts, self.pool)
-        records: list[ShardRecord | None] = list(call.join(attempt.work, working=attempt.progress))
+        attempt.task = reckon(call, size, Shards.of, attempt, parts, self.pool.size)
+        records: list[ShardRecord | None]
+        if attempt.task is None:
+            attempt.work = self.line.pool.submit(once_complete, attempt.write, parts, self.pool)
+            records = list(call.join(attempt.work, working=attempt.progress))
+        else:
+            if call.place.owners == 1:  # nobody is to be heard before its files are synced
+                self._syncs = Syncs(self.directory, attempt, self._folders(call, attempt), attempt.task.steps)
+            records = perform(call, attempt.task, attempt.progress, complete)
         if self.options.write == "gather" and call.place.children:
-            pulled = gather.collect(call, attempt.layout_of_plan, attempt.create, attempt.finish, self.pool)
+            done = time.monotonic() - call.waited - attempt.progress.spent().busy
+            pulled, attempt.devices = gather.collect(
+                call, attempt.layout_of_plan, attempt.create, attempt.finish, self.pool, attempt.staging
+            )
+            # What it did not do itself meanwhile, it waited for chunks.
+            call.waited = time.monotonic() - attempt.progress.spent().busy - done
             records += [pulled[key] for key in sorted(pulled)]
-        return records, call.join(sums, working=attempt.progress)
+        return records, sums.result() if sums.done() else call.join(sums, working=attempt.progress)
 
     # -- 4. commitments
 
@@ -275,11 +313,18 @@ class Publisher:
     ) -> None:
         own = [record for record in records if not record.shared]
         shared = next((record for record in records if record.shared), None)
-        sums = call.run(attempt.total, own, mine, heard.sums)
+        size = self._size(attempt, heard)
+        sums = reckon(call, size, attempt.total, own, mine, heard.sums)
         digest, bounds = _NO_DIGEST, None
         if not gathered:
-            digest = call.run(self._write_manifest, attempt, call.place, own, heard, sums)
-            bounds = call.run(bounds_of, attempt, own, heard.children)
+            data, digest = reckon(call, size, self._manifest, attempt, call.place, own, heard, sums)
+            folders = deciding.folder_paths(attempt, call.place)
+            path = attempt.path(manifest_file(call.place.role))
+            few = len(folders) <= _FEW
+            perform(call, GroupManifest(attempt, path, data, folders if few else (), self.directory.fence))
+            if not few:
+                call.run(deciding.sync_folders, self.directory, folders, self.pool)
+            bounds = reckon(call, size, bounds_of, attempt, own, heard.children)
             failpoints.reach("save.manifest-written")
         commitment = Commitment(
             prefix=attempt.prefix,
@@ -293,34 +338,42 @@ class Publisher:
             shared=None if shared is None else SharedShard(shared.file, shared.bytes, shared.digest),
         )
         call.committed()  # before the commitment is on its way: from here on the store decides
-        call.up(Kind.COMMIT, commitment.pack())
+        call.up(Kind.COMMIT, commitment.pack() + self._timings(call, attempt, heard).pack(time.monotonic()))
         failpoints.reach("save.committed")
 
-    def _write_manifest(
+    def _folders(self, call: Call, attempt: Attempt) -> list[str]:
+        """Give the folders that this owner is to sync; many it syncs now."""
+        paths = deciding.folder_paths(attempt, call.place)
+        if len(paths) <= _FEW:
+            return paths
+        call.run(deciding.sync_folders, self.directory, paths, self.pool)
+        return []
+
+    def _size(self, attempt: Attempt, heard: Heard) -> int:
+        """Give how many regions, boxes and pieces are gone through at most when all is added up."""
+        pieces = sum(len(holding.parts) for holding in attempt.capture.holdings)
+        return max(pieces, len(attempt.agreed.schema)) * (1 + len(heard.children))
+
+    def _manifest(
         self, attempt: Attempt, place: Place, own: Sequence[ShardRecord], heard: Heard, sums: Sums
-    ) -> bytes:
-        """Write this owner's group manifest; gives its digest."""
+    ) -> tuple[bytes, bytes]:
+        """Make this owner's group manifest; gives its bytes and its digest."""
         manifest = Manifest(
             kind="group",
             role=place.role,
             size=place.size,
             prefix=attempt.prefix,
-            device={},
+            device=dict(self.device),
             shards=tuple(own),
             children=heard.children,
             cover=sums.cover,
         )
         data, name = manifest.encode(attempt.algorithm)
-        path = attempt.path(manifest_file(place.role))
-        attempt.made(path, lambda: commit.write_new(path, data))
-        attempt.files.append(path)
-        if place.children:
-            deciding.sync_folders(self.directory, attempt, place, self.pool)
-        return bytes.fromhex(name.partition(":")[2])
+        return data, bytes.fromhex(name.partition(":")[2])
 
     def _await_release(self, call: Call, attempt: Attempt) -> Published:
         respondent = inquire.Respondent(
-            attempt.capture, attempt.agreed.declarations, attempt.agreed.schema, call.place.role
+            attempt.capture, attempt.agreed.declarations, attempt.agreed.schema, call.place.role, self.line.host
         )
         while True:
             kind, body = call.from_parent(Kind.RELEASE, Kind.INQUIRE)
@@ -337,9 +390,10 @@ class Publisher:
         self, call: Call, attempt: Attempt, records: Sequence[ShardRecord], heard: Heard, mine: Sums
     ) -> Published:
         schema, declarations = attempt.agreed.schema, attempt.agreed.declarations
-        shards = [*records, *call.run(shared_records, attempt, heard.shared)]
-        sums = call.run(attempt.total, shards, mine, heard.sums)
-        self._compare(call, attempt, sums)
+        size = self._size(attempt, heard)
+        shards = [*records, *reckon(call, size, shared_records, attempt, heard.shared)]
+        sums = reckon(call, size, attempt.total, shards, mine, heard.sums)
+        root_of.compare(call, attempt, sums, size)
         failpoints.reach("save.compared")
 
         manifest = Manifest(
@@ -347,7 +401,7 @@ class Publisher:
             role=0,
             size=call.place.owners,
             prefix=attempt.prefix,
-            device={},
+            device={**self.device, **({GATHERED: attempt.devices} if attempt.devices else {})},
             shards=tuple(shards),
             children=heard.children,
             cover=sums.cover,
@@ -357,44 +411,30 @@ class Publisher:
             owners=call.place.owners,
             topology=self.topology.to_json(),
             parent=self.parent,
-            written=self._told(call.place.owners),
+            written=root_of.written(self.line, self._began, call.place.owners),
             lineage=self.lineage,
         )
-        data, root = call.run(manifest.encode, attempt.algorithm)
-        call.run(deciding.sync_attempt, self.directory, attempt, call.place, self.pool)
+        data, root = reckon(call, size, manifest.encode, attempt.algorithm)
+        if self._syncs is not None:
+            newer = self._syncs.conclude(None)
+        else:
+            newer = perform(call, Syncs(self.directory, attempt, self._folders(call, attempt)))
+        if newer:
+            call.run(fencing.check, self.directory, attempt.prefix.epoch)
         call.committed()
-        placed = call.run(deciding.place_root, self.directory, attempt, data)
+        placing = Root(self.directory, attempt, data)
+        placed = perform(call, placing)
         if isinstance(placed, StoreError):
             call.withdrawn()
             raise placed
         if not placed:
             # Somebody who doubted was first: what stands there decides, for the root too.
             call.fail(TopologyError("the root's name was taken", path=attempt.name))
+        if placing.newer:
+            call.run(deciding.check_orphaned, self.directory, attempt)
         failpoints.reach("save.root-published")
         call.down(Kind.RELEASE, root.encode())
         call.over()
+        self.timings = self._timings(call, attempt, heard).ended(time.monotonic(), call.place.owners)
         failpoints.reach("save.released")
         return self._done(attempt, root)
-
-    def _told(self, owners: int) -> dict[str, Any]:
-        """Say who wrote the generation: told, never compared."""
-        end = datetime.now(timezone.utc)
-        start = end - timedelta(seconds=time.monotonic() - self._began)
-        return {
-            "mpickpt": __version__,
-            "mpi": self.line.transport.name,
-            "host": self.line.host,
-            "owners": owners,
-            "start": start.isoformat(timespec="milliseconds"),
-            "end": end.isoformat(timespec="milliseconds"),
-        }
-
-    def _compare(self, call: Call, attempt: Attempt, sums: Sums) -> None:
-        """Refuse unless everything is tiled once, held as declared, and equal where it is held in copies."""
-        schema, declarations = attempt.agreed.schema, attempt.agreed.declarations
-        respondent = inquire.Respondent(attempt.capture, declarations, schema, call.place.role)
-        held = call.run(coverage.expected_held, declarations, schema)
-        if sums.held != held or sums.cover != call.run(coverage.expected_cover, schema):
-            raise inquire.coverage_fault(call, respondent)
-        if sums.copies != 0:
-            raise inquire.copies_fault(call, respondent)

@@ -9,54 +9,49 @@ The steps, each with its failpoints, are those of docs/protocol.md, "Restore":
 5. one round: the outcome of all           resume.told, resume.agreed
 6. copy into the destinations              resume.filled
 7. one round more: all have filled theirs
+
+With `low_memory` nothing is kept in step 4 of what can be read right into the caller's arrays, and step 6 reads and
+verifies it once more, to there. Where that fails these arrays are undefined, which all owners hear in step 7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
-from mpickpt import canonical, failpoints
+import numpy as np
+
+from mpickpt import failpoints
+from mpickpt.cluster import claims, passing
 from mpickpt.cluster.agree import agree
-from mpickpt.cluster.channel import Call, Kind, Line, merge_outcomes
-from mpickpt.errors import (
-    CheckpointError,
-    ContractError,
-    CoverageError,
-    FormatError,
-    IntegrityError,
-    MomentError,
-    NonFiniteError,
-    PlacementError,
-    SchemaError,
-    from_record,
-)
+from mpickpt.cluster.channel import Call, Line
+from mpickpt.cluster.eligible import Applicant, check_moment, check_schema, resize_refused
+from mpickpt.cluster.outcome import agree_on_outcome
+from mpickpt.cluster.request import DAMAGE, Decider, Decision, Request
+from mpickpt.errors import CheckpointError, SchemaError
 from mpickpt.format.manifest import Manifest
 from mpickpt.state.capture import Capture, Node, Restored
-from mpickpt.state.contract import Contract, side_by_side
+from mpickpt.state.contract import Contract
 from mpickpt.state.declare import Declarations
 from mpickpt.state.layout import OnResize
+from mpickpt.state.nest import filled_alone, in_place
 from mpickpt.state.region import Box, Region, Schema
 from mpickpt.store.directory import Directory
 from mpickpt.store.generation import Generation, Want
-from mpickpt.store.reader import memory_for
+from mpickpt.store.memory import memory_for, memory_for_all
+from mpickpt.store.progress import Progress
 from mpickpt.store.threads import Pool
-from mpickpt.store.writer import Progress
+
+#: What a refusal says of the destinations once they are being filled.
+_FILLED: Final = "the store; the arrays of the destination may hold the checkpoint already"
+_AGAIN: Final = "do not train on from here: resume again, or start again, once what was damaged is whole"
+_UNDEFINED: Final = "the store; what the arrays of the destination hold is undefined: they were being read into"
 
 #: A region, the boxes of it that are wanted, and what becomes of per-owner bytes at another owner count.
 _Asked: TypeAlias = tuple[Region, list[Box], OnResize]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the caller asked `resume` for."""
-
-    step: int | None = None
-    root: str | None = None
-    repartition: bool = False
-    readonly: bool = False
-    level: str = "full"
 
 
 @dataclass(slots=True)
@@ -70,39 +65,42 @@ class Resumed:
     root: str | None
     restored: Restored
     containers: dict[str, str]
+    accepted: list[list[str]] = field(default_factory=list)
+    #: Bytes of the generation's arrays, each counted once.
+    nbytes: int = 0
 
 
 def resume(
     line: Line,
     directory: Directory,
     contract: Contract,
+    device: Mapping[str, Any],
     refuses: Callable[[str], bool],
     pool: Pool,
     flatten: Callable[[], Capture | None],
     request: Request,
-    decide: Callable[[], dict[str, Any]],
-    chosen: Callable[[], Manifest | None],
-    conclude: Callable[[], dict[str, Any]],
-    advise: Callable[[CheckpointError, str], None],
+    decider: Decider,
     prepare: Callable[[Capture | None, Resumed], Callable[[], None]],
+    touching: Callable[[], None],
+    watched: Callable[[Progress, int], None] = lambda progress, wanted: None,
 ) -> Resumed:
     """Restore. Collective.
 
     Parameters
     ----------
+    device : mapping
+        What this owner computes on.
     flatten : callable
         Gives this owner's destination, or None for whole regions; may raise StateError.
-    decide : callable
-        At owner 0, in a worker: chooses the generation.
-    chosen : callable
-        Gives the root that was chosen, where this owner has read it.
-    conclude : callable
-        At owner 0, in a worker, once all owners have verified theirs: makes the claim where there is none.
-    advise : callable
-        At owner 0, in a worker: says in a refusal of damage which older generation is good.
+    decider : Decider
+        Chooses the generation and takes the epoch, at owner 0.
     prepare : callable
         In a worker: looks whether the caller's destinations can be filled, and gives what fills them, once all
         owners have agreed.
+    touching : callable
+        Is told when the destinations begin to be written: what fails from here on leaves no state to train from.
+    watched : callable
+        Is told of this owner's reading, and of the bytes that it will read.
     """
     with line.call() as call:
         failpoints.reach("resume.entered")
@@ -115,44 +113,117 @@ def resume(
             "repartition": request.repartition,
             "readonly": request.readonly,
             "level": request.level,
+            "low_memory": request.low_memory,
+            "on_damage": request.on_damage,
+            "accept": dict(request.accept),
             "state": "None" if capture is None else "given",
+            **request.alike,
         }
-        decision, union = agree(call, "resume", facts, mine, "", lambda _: decide())
+
+        def choose(union: Declarations | None) -> Decision:
+            directory.expected = None if union is None else union.schema
+            return decider.choose(request)
+
+        decision, union = agree(call, "resume", facts, mine, "", choose, passing.alike(capture, line.host))
+        directory.expected = None if union is None else union.schema
         failpoints.reach("resume.chosen")
-        outcome: CheckpointError | None = None
-        found: Resumed | None = None
-        fill: Callable[[], None] | None = None
-        if decision["fresh"]:
-            found = Resumed(0, 0, decision["epoch"], True, None, Restored(), {})
-            fill = prepare(capture, found)
-        else:
-            progress = Progress()
-            reader = _Reader(
-                directory, contract, refuses, request, call.place.role, call.place.owners, progress, pool, chosen
-            )
-            try:
-                found = call.run(reader.read, decision, capture, union, working=progress)
-                # What one owner cannot take, nobody takes: this comes before the outcome is told.
-                fill = call.run(prepare, capture, found)
-            except CheckpointError as error:
-                outcome = error.at(call.place.role, line.host)
-        failpoints.reach("resume.read")
-        result = _agree_on_outcome(call, outcome, conclude, lambda error: advise(error, decision["name"]))
-        call.unharmed = "the store; the arrays of the destination may hold the checkpoint already"
-        failpoints.reach("resume.agreed")
+        alike = decision["alike"]
+        for attempt in itertools.count():
+            outcome: CheckpointError | None = None
+            found: Resumed | None = None
+            fill: Callable[[], None] | None = None
+            straight: passing.Reads | None = None
+            if decision["fresh"]:
+                found = Resumed(0, 0, decision["epoch"], True, None, Restored(), {})
+                fill = prepare(capture, found)
+            else:
+                progress = Progress()
+                place = call.place
+                applicant = Applicant(
+                    contract, device, place.role, place.owners, line.host, request.repartition, request.accept
+                )
+                reader = _Reader(directory, applicant, refuses, request, progress, pool, decider.chosen)
+                try:
+                    planned = call.run(reader.plan, decision, capture, union, alike, working=progress)
+                    straight = planned.straight
+                    watched(progress, planned.reads.nbytes)
+                    values = passing.read(call, planned.reads, request.level, progress, pool, refuses, attempt)
+                    found = call.run(reader.finish, planned, values)
+                    # What one owner cannot take, nobody takes: this comes before the outcome is told.
+                    fill = call.run(prepare, capture, found)
+                except CheckpointError as error:
+                    if error.host is None:
+                        error.role = None  # whose file it is, its path tells; named is who found it, with its host
+                    outcome = error.at(place.role, line.host)
+                    passing.decline(call, outcome.complete(call.unharmed), attempt)
+            failpoints.reach("resume.read")
+
+            def judge(error: CheckpointError, decision: dict[str, Any] = decision) -> dict[str, Any] | None:
+                if not isinstance(error, DAMAGE):
+                    return None
+                instead = decider.instead(request, decision, error)
+                if instead is None:
+                    decider.advise(error, decision["name"])
+                return None if instead is None else {"instead": instead}
+
+            def settle(error: CheckpointError, claim: Any = decision["claim"]) -> CheckpointError | bytes:
+                return claims.settle(directory, claim, line.host, error)
+
+            def conclude(
+                decision: dict[str, Any] = decision, accepted: Sequence[Sequence[str]] = found.accepted if found else ()
+            ) -> dict[str, Any]:
+                return decider.conclude(decision, accepted)
+
+            result = agree_on_outcome(call, outcome, conclude, judge, settle if decision["claim"] else None)
+            if "instead" not in result:
+                break
+            decision = result["instead"]
         assert found is not None
         assert fill is not None
         found.epoch = result["epoch"]
-        try:
-            fill()
-        except CheckpointError as error:
-            outcome = error.at(call.place.role, line.host)
-        failpoints.reach("resume.filled")
-        if not found.fresh:
-            # The caller's own code runs in there (load_state_dict). Where it fails, no owner may begin to train.
-            _agree_on_outcome(call, outcome, dict, lambda error: None)
+        touching()
+        with _undefined(call, straight):
+            failpoints.reach("resume.agreed")
+            if straight is not None:
+                outcome = _read_straight(call, straight, request.level, pool, refuses, attempt + 1)
+            if outcome is None:
+                try:
+                    fill()
+                except CheckpointError as error:
+                    outcome = error.at(call.place.role, line.host)
+            failpoints.reach("resume.filled")
+            if not found.fresh:
+                # The caller's own code runs in there (load_state_dict). Where it fails, no owner may begin to train.
+                agree_on_outcome(call, outcome, dict)
         call.over()
         return found
+
+
+@contextmanager
+def _undefined(call: Call, straight: passing.Reads | None) -> Iterator[None]:
+    """Have every refusal of a with-block, wherever it comes from, say what became of the destinations."""
+    call.unharmed = _FILLED if straight is None else _UNDEFINED
+    try:
+        yield
+    except CheckpointError as error:
+        if straight is not None:
+            error.unharmed, error.advice = _UNDEFINED, _AGAIN
+        raise
+
+
+def _read_straight(
+    call: Call, reads: passing.Reads, level: str, pool: Pool, refuses: Callable[[str], bool], attempt: int
+) -> CheckpointError | None:
+    """Read right into the caller's arrays what was verified before; gives this owner's refusal, if there is one."""
+    try:
+        passing.read(call, reads, level, Progress(), pool, refuses, attempt)
+    except CheckpointError as error:
+        if error.host is None:
+            error.role = None
+        error.unharmed, error.advice = _UNDEFINED, _AGAIN
+        passing.decline(call, error.at(call.place.role, call.line.host), attempt)
+        return error
+    return None
 
 
 def _declared(capture: Capture | None, role: int, contract: Contract) -> Declarations:
@@ -163,42 +234,24 @@ def _declared(capture: Capture | None, role: int, contract: Contract) -> Declara
     return Declarations.of(asked, role, contract, {})
 
 
-def _agree_on_outcome(
-    call: Call,
-    mine: CheckpointError | None,
-    conclude: Callable[[], dict[str, Any]],
-    advise: Callable[[CheckpointError], None],
-) -> dict[str, Any]:
-    """Tell the own outcome and learn that of all: one refusal for all, or what owner 0 concludes."""
-    if mine is not None:
-        mine.complete(call.unharmed)
-    worst = merge_outcomes(mine, call.from_children(Kind.OUTCOME))
-    if call.place.parent is not None:
-        call.up(Kind.OUTCOME, canonical.dumps(None if worst is None else worst.to_record()))
-        failpoints.reach("resume.told")
-        _, body = call.from_parent(Kind.RESULT)
-    else:
-        result: dict[str, Any] = {"error": None}
-        if worst is None:
-            try:
-                result |= call.run(conclude)
-            except CheckpointError as error:
-                worst = error.at(0, call.line.host)
-        elif isinstance(worst, IntegrityError | FormatError | CoverageError | MomentError | NonFiniteError):
-            call.run(advise, worst)
-        if worst is not None:
-            result["error"] = worst.complete(call.unharmed).to_record()
-        body = canonical.dumps(result)
-    call.down(Kind.RESULT, body)
-    result = canonical.loads(body, what="the result of all")
-    if result["error"] is not None:
-        call.over()
-        if mine is not None and mine.role == result["error"].get("role"):
-            mine.advice = result["error"].get("advice")
-        if mine is not None and mine.to_record() == result["error"]:
-            raise mine
-        raise from_record(result["error"])
-    return result
+def _wants(ordinal: int, boxes: Sequence[Box], arrays: Sequence[np.ndarray[Any, Any] | None]) -> list[Want]:
+    return [
+        Want(ordinal, box, array)
+        for box, array in zip(boxes, arrays, strict=True)
+        if not (box.empty if array is None else array.size == 0)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What one owner is about to read, and where it goes."""
+
+    capture: Capture | None
+    restored: Restored
+    reads: passing.Reads
+    accepted: list[list[str]]
+    #: What is read a second time, once all have agreed: right into the caller's arrays (`low_memory`).
+    straight: passing.Reads | None
 
 
 class _Reader:
@@ -207,64 +260,88 @@ class _Reader:
     def __init__(
         self,
         directory: Directory,
-        contract: Contract,
+        applicant: Applicant,
         refuses: Callable[[str], bool],
         request: Request,
-        role: int,
-        owners: int,
         progress: Progress,
         pool: Pool,
-        chosen: Callable[[], Manifest | None],
+        chosen: Manifest | None,
     ) -> None:
         self.pool = pool
         self.chosen = chosen
         self.directory = directory
-        self.contract = contract
+        self.applicant = applicant
         self.refuses = refuses
         self.request = request
-        self.role = role
-        self.owners = owners
+        self.role = applicant.role
+        self.owners = applicant.owners
         self.progress = progress
 
-    def read(self, decision: Mapping[str, Any], capture: Capture | None, union: Declarations | None) -> Resumed:
-        generation = Generation(
-            self.directory, decision["name"], decision["digest"], root=self.chosen(), pool=self.pool
-        )
+    def plan(
+        self,
+        decision: Mapping[str, Any],
+        capture: Capture | None,
+        union: Declarations | None,
+        alike: Mapping[str, bool],
+    ) -> _Planned:
+        generation = Generation(self.directory, decision["name"], decision["digest"], root=self.chosen, pool=self.pool)
         root = generation.root
-        saved = Contract.from_json(root.contract, path=generation.path)
-        self._check_contract(saved, generation.path)
-        self._check_placement(saved, root.owners, generation.path)
-        _check_moment(root, generation.path)
+        accepted = self.applicant.check(generation)
+        check_moment(root, generation.path)
         if capture is not None and union is not None:
-            _check_schema(union, generation.schema, generation.path)
+            check_schema(union, generation.schema, generation.path)
         same = root.owners == self.owners
         restored = Restored()
         wants: list[Want] = []
         opaque: list[int] = []
-        plan = self._whole(generation.schema, "") if capture is None else self._asked(capture, generation.schema)
+        schema = generation.schema
+        plan = self._whole(schema, "") if capture is None else self._asked(capture, schema)
+        # What is only copied from shares one stretch of memory; what the caller keeps has its own.
+        copied = {} if capture is None else in_place(capture)
+        straight = filled_alone(capture) if capture is not None and self.request.low_memory else {}
+        copied = {name: arrays for name, arrays in copied.items() if name not in straight}
+        # Read a second time: what goes straight to where it belongs. What owner 0 reads for all must be the same for
+        # all, whatever each does with it; so what is kept here of that is passed on again, and let go.
+        again: list[Want] = []
+        low_memory = self.request.low_memory
+        common = passing.wanted_by_all(capture, union, schema, self.owners, alike)
+        held = {h.region.name for h in capture.holdings} if capture is not None and low_memory else set()
+        staged = [(region, box) for region, boxes, _ in plan if region.name in copied for box in boxes]
+        staging = iter(memory_for_all(staged))
         for region, boxes, on_resize in plan:
-            ordinal = generation.schema.ordinal(region.name)
+            name = region.name
+            ordinal = schema.ordinal(name)
             if region.kind == "per_owner" and not same:
                 if on_resize == "refuse":
-                    raise _resize_refused(region.name, root.owners, self.owners, generation.path)
+                    raise resize_refused(name, root.owners, self.owners, generation.path)
                 if on_resize == "drop":
-                    restored.dropped.add(region.name)
+                    restored.dropped.add(name)
                 continue
             if region.shape is None:
                 opaque.append(ordinal)
                 continue
-            arrays = [memory_for(region, box) for box in boxes]
-            restored.arrays[region.name] = arrays
-            wants += [Want(ordinal, box, array) for box, array in zip(boxes, arrays, strict=True) if not box.empty]
-        values = generation.read(
-            wants,
-            opaque,
-            role=self.role if same else None,
-            level=self.request.level,
-            progress=self.progress,
-            refuses=self.refuses,
-        )
-        for ordinal in opaque:
+            if name in straight:
+                arrays = straight[name]
+                wants += _wants(ordinal, boxes, [None] * len(boxes))
+                again += _wants(ordinal, boxes, arrays)
+            else:
+                if name in copied:
+                    arrays = list(itertools.islice(staging, len(boxes)))
+                else:
+                    arrays = [memory_for(region, box) for box in boxes]
+                wants += _wants(ordinal, boxes, arrays)
+                if low_memory and ordinal in common and name in held:
+                    again += _wants(ordinal, boxes, [None] * len(boxes))
+            restored.arrays[name] = arrays
+        role = self.role if same else None
+        reads = passing.Reads(generation, wants, opaque, common, role)
+        second = passing.Reads(generation, again, [], common, role) if low_memory else None
+        return _Planned(capture, restored, reads, accepted, second)
+
+    def finish(self, planned: _Planned, values: Mapping[int, bytes]) -> Resumed:
+        generation, restored, capture = planned.reads.generation, planned.restored, planned.capture
+        root = generation.root
+        for ordinal in planned.reads.opaque:
             region = generation.schema[ordinal]
             if ordinal in values:
                 restored.opaque[region.name] = values[ordinal]
@@ -278,8 +355,10 @@ class _Reader:
                     unharmed="all arrays: nothing was filled",
                     advice="leave the region out of this owner's state, or start a new store",
                 )
-        prefix = root.prefix
-        return Resumed(prefix.step, prefix.cursor, prefix.epoch, False, generation.digest, restored, root.containers)
+        at, accepted = root.prefix, planned.accepted
+        digest, containers = generation.digest, root.containers
+        nbytes = generation.schema.nbytes
+        return Resumed(at.step, at.cursor, at.epoch, False, digest, restored, containers, accepted, nbytes)
 
     def _asked(self, capture: Capture, schema: Schema) -> list[_Asked]:
         """List what this owner's destination asks for."""
@@ -296,97 +375,3 @@ class _Reader:
             for region in schema
             if region.name == prefix or region.name.startswith(below)
         ]
-
-    def _check_contract(self, saved: Contract, path: str) -> None:
-        differences = self.contract.differences(saved)
-        if differences:
-            raise ContractError(
-                "the checkpoint is of another contract:\n" + side_by_side(differences, "this run", "checkpoint"),
-                path=path,
-                expected=str({name: mine for name, mine, _ in differences}),
-                found=str({name: theirs for name, _, theirs in differences}),
-                unharmed="all arrays and the store",
-                advice="give the contract that the run was saved with, or start a new store",
-            )
-
-    def _check_placement(self, saved: Contract, then: int, path: str) -> None:
-        if then == self.owners:
-            return
-        policies = {saved.placement, self.contract.placement}
-        if "bound" in policies:
-            advice = "the contract binds the placement: start the run with that many owners"
-        elif "ask" in policies and not self.request.repartition:
-            advice = "call resume(..., repartition=True), or give Contract(placement='free') from the first save on"
-        else:
-            return
-        raise PlacementError(
-            "the checkpoint was saved by another number of owners",
-            path=path,
-            expected=f"{then} owners",
-            found=f"{self.owners} owners",
-            unharmed="all arrays and the store",
-            advice=advice,
-        )
-
-
-def _check_moment(root: Manifest, path: str) -> None:
-    """Refuse a generation whose step or cursor is behind that of the generation before it."""
-    if root.parent is None:
-        return
-    before, now = root.parent, root.prefix
-    for field, then, here in (("step", before["step"], now.step), ("cursor", before["cursor"], now.cursor)):
-        if here < then:
-            raise MomentError(
-                f"the checkpoint's {field} was reset: it is behind that of the generation before it",
-                path=path,
-                expected=f"{field} >= {then}",
-                found=f"{field} {here}",
-                advice="inputs would be trained on twice: take another generation, with resume(step=...)",
-            )
-
-
-def _resize_refused(region: str, then: int, now: int, path: str) -> PlacementError:
-    return PlacementError(
-        "a per-owner region cannot go to another number of owners",
-        region=region,
-        path=path,
-        expected=f"{then} owners, as at the save",
-        found=f"{now} owners",
-        unharmed="all arrays and the store",
-        advice="say what to do: PerOwner(x, on_resize='keep') or 'drop'",
-    )
-
-
-def _check_schema(union: Declarations, saved: Schema, path: str) -> None:
-    """Compare what all owners together want with what was saved; list all differences."""
-    wanted = union.schema
-    open_prefixes = tuple(union.containers)
-    lines: list[tuple[str, str, str]] = []
-    for region in wanted:
-        if region.name not in saved:
-            lines.append((region.name, f"{_form(region)} in the destination", "nothing in the checkpoint"))
-            continue
-        there = saved[saved.ordinal(region.name)]
-        if (there.kind, there.dtype, there.shape) != (region.kind, region.dtype, region.shape):
-            lines.append((region.name, f"{_form(region)} in the destination", f"{_form(there)} in the checkpoint"))
-    for region in saved:
-        below = any(region.name == prefix or region.name.startswith(f"{prefix}/") for prefix in open_prefixes)
-        if region.name not in wanted and not below and "" not in open_prefixes:
-            lines.append((region.name, "nothing in the destination", f"{_form(region)} in the checkpoint"))
-    if lines:
-        text = "; ".join(f"{name}: {mine}, {theirs}" for name, mine, theirs in lines)
-        raise SchemaError(
-            f"the destination does not fit the checkpoint in {len(lines)} region(s): {text}",
-            region=lines[0][0],
-            path=path,
-            expected=f"{lines[0][0]}: {lines[0][1]}",
-            found=f"{lines[0][0]}: {lines[0][2]}",
-            unharmed="all arrays: nothing was filled, and nothing is ever cast",
-            advice="give the state in the form that was saved, or convert it: open_store(path).read() gives it as is",
-        )
-
-
-def _form(region: Region) -> str:
-    if region.shape is None:
-        return region.kind
-    return f"{region.dtype} {region.shape}" + ("" if region.kind == "array" else f" ({region.kind})")

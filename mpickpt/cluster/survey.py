@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -10,16 +9,19 @@ from mpickpt import canonical
 from mpickpt.cluster.agree import agree
 from mpickpt.cluster.channel import Call, Kind, Line
 from mpickpt.cluster.lineage import Lineage
-from mpickpt.cluster.restore import Request
-from mpickpt.errors import CheckpointError, from_record
+from mpickpt.cluster.request import Request
+from mpickpt.errors import CheckpointError
 from mpickpt.state.capture import Capture, Node
 from mpickpt.state.declare import Declarations
 from mpickpt.store.directory import Directory
 from mpickpt.store.generation import Generation as Files
 from mpickpt.store.inspect import open_store
-from mpickpt.store.reader import check_level
+from mpickpt.store.presence import is_directory
+from mpickpt.store.progress import Progress
 from mpickpt.store.report import Generation, Report, Verdict
-from mpickpt.store.writer import Progress
+from mpickpt.store.shard import check_level
+from mpickpt.store.tally import Tally
+from mpickpt.store.verifying import verdicts
 
 _NOTHING = Declarations.of(Capture([], {}, Node("dict", "", {}, []), []), 0, {}, {})
 
@@ -54,7 +56,7 @@ class Survey:
 
     def _listed(self) -> list[Generation]:
         # A run that has not begun yet has no generations; that is no error.
-        return open_store(self.directory.path).generations() if os.path.isdir(self.directory.roots_path) else []
+        return open_store(self.directory.path).generations() if is_directory(self.directory.roots_path) else []
 
     def pin(self, step: int) -> None:
         """Pin the generation of a step."""
@@ -62,7 +64,7 @@ class Survey:
             self._together(call, "pin", {"path": self.directory.path, "step": step}, lambda: self.lineage.pin(step))
 
     def verify(self, step: int | None, level: Literal["fast", "full"]) -> Report:
-        """Check one generation; each owner checks its share of the files."""
+        """Check one generation; each owner checks its share of the files, and what they tell each other is bounded."""
         request = Request(step=step, readonly=True)
         with self.line.call() as call:
             check_level(level)
@@ -71,35 +73,28 @@ class Survey:
             if chosen["fresh"]:
                 return Report((), level, ())
             share, progress = (call.place.role, call.place.owners), Progress()
-            verdicts = call.run(self._check, share, chosen, level, progress, working=progress)
-            for body in call.from_children(Kind.OUTCOME).values():
-                verdicts += canonical.loads(body, what="an owner's verdicts")
-            verdicts = _once(verdicts)
+            tally = call.run(self._check, share, chosen, level, progress, working=progress)
+            for _, body in sorted(call.from_children(Kind.OUTCOME).items()):
+                tally.merge(_tally(body))
             if call.place.parent is not None:
-                call.up(Kind.OUTCOME, canonical.dumps(verdicts))
+                call.up(Kind.OUTCOME, canonical.dumps(tally.to_json()))
                 _, body = call.from_parent(Kind.RESULT)
             else:
-                body = canonical.dumps(sorted(verdicts, key=lambda verdict: verdict["path"]))
+                body = canonical.dumps(tally.to_json())
             call.down(Kind.RESULT, body)
             call.over()
-            found = [
-                Verdict(one["path"], one["ok"], None if one["error"] is None else from_record(one["error"]))
-                for one in canonical.loads(body, what="the verdicts of all")
-            ]
-        return Report(tuple(found), level, ())
+        return _tally(body).report(level)
 
-    def _check(self, share: tuple[int, int], chosen: dict[str, Any], level: str, progress: Progress) -> list[Any]:
+    def _check(self, share: tuple[int, int], chosen: dict[str, Any], level: str, progress: Progress) -> Tally:
+        tally = Tally()
         try:
-            verdicts = Files(self.directory, chosen["name"], chosen["digest"]).verify(level, share, progress)
+            generation = Files(self.directory, chosen["name"], chosen["digest"])
+            for verdict, counted in verdicts(generation, level, share, progress):
+                tally.add(verdict, counted)
         except CheckpointError as error:
-            verdicts = [Verdict(f"roots/{chosen['name']}", False, error)]
-        return [verdict.to_json() for verdict in verdicts]
+            tally.add(Verdict(f"roots/{chosen['name']}", False, error), share[0] == 0)  # the root is in the first share
+        return tally
 
 
-def _once(verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Keep one verdict a file: of a damaged manifest all tell that had to read it."""
-    found: dict[str, dict[str, Any]] = {}
-    for verdict in verdicts:
-        if found.setdefault(verdict["path"], verdict)["ok"]:
-            found[verdict["path"]] = verdict
-    return list(found.values())
+def _tally(body: bytes) -> Tally:
+    return Tally.from_json(canonical.loads(body, what="what owners found of the files"))

@@ -132,7 +132,8 @@ class MpiTransport:
         """Begin to send, a long message in parts."""
         for start in range(0, max(1, len(message)), _PART):
             last = start + _PART >= len(message)
-            self._post(role, (_LAST if last else _MORE) + self._marks[role] + message[start : start + _PART])
+            head = (_LAST if last else _MORE) + self._marks[role]
+            self._post(role, b"".join((head, memoryview(message)[start : start + _PART])))  # one copy, not two
 
     def _post(self, role: int, part: bytes) -> None:
         if role in self._dead:
@@ -147,6 +148,8 @@ class MpiTransport:
     def poll(self) -> list[tuple[int, bytes]]:
         """Receive all that has arrived, and reap what has been sent."""
         arrived: list[tuple[int, bytes]] = []
+        if not self._marks:  # nobody sends; to ask MPI is to let the interpreter lock go
+            return arrived
         status = self._mpi.Status()
         while True:
             try:

@@ -40,6 +40,11 @@ def newer(found: object, what: str, path: str | None) -> NoReturn:
     raise FormatError(f"{what} has no known format version", path=path, expected=FORMAT, found=shown(found))
 
 
+def shortened(text: str) -> str:
+    """Cut a free text to what a reader takes: a list of nodes, or a refusal that quotes much, may be longer."""
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+
+
 class Fields:
     """One JSON object that is read key by key.
 

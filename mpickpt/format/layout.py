@@ -5,15 +5,17 @@ So a shard is written in one pass, tables last. `mpickpt.format.header` gives th
 
 from __future__ import annotations
 
+import bisect
 import math
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mpickpt import canonical
 from mpickpt import digest as digests
-from mpickpt.errors import StateError
+from mpickpt.errors import CoverageError, StateError
 from mpickpt.format.fields import FORMAT, MAX
 from mpickpt.state import dtypes
 from mpickpt.state.region import Box
@@ -26,6 +28,7 @@ DIGEST_BYTES: Final = digests.SIZE
 CRC_BYTES: Final = 4
 DIGESTS: Final = "mpickpt.digests"
 CRCS: Final = "mpickpt.crc32c"
+_METADATA: Final = "__metadata__"
 
 # dtype name -> (safetensors dtype, bytes of an element, whether it is stored as U8 with one more axis)
 STORED: Final = {
@@ -52,9 +55,12 @@ STORED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PieceSpec:
-    """One piece of a shard.
+# An element's bytes, the largest first.
+_PLACES: Final = {name: -size for name, (_, size, _) in STORED.items()}
+
+
+class PieceSpec(NamedTuple):
+    """One piece of a shard. A tuple, since there may be tens of thousands.
 
     Parameters
     ----------
@@ -88,8 +94,7 @@ class PieceSpec:
         return f"{self.region}[{self.box.text()}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One piece and its place: `offset` counts bytes from the start of the data."""
 
     spec: PieceSpec
@@ -164,8 +169,129 @@ def order(spec: PieceSpec) -> tuple[Any, ...]:
     return spec.opaque, -STORED[spec.dtype][1], spec.region, spec.box.lo, spec.box.hi
 
 
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Pieces in their places, and their part of a header: the same at every save of the same pieces.
+
+    Parameters
+    ----------
+    entries : list of Entry
+        In file order.
+    payload, chunk, chunks : int
+        As of `Layout`.
+    dtypes : str
+        The metadata's ``dtypes``.
+    before, after : str
+        The header's entries that stand before and behind its metadata, in the order of their names.
+    """
+
+    entries: list[Entry]
+    payload: int
+    chunk: int
+    chunks: int
+    dtypes: str
+    before: str
+    after: str
+
+
+def arrange(pieces: Sequence[PieceSpec], role: int, chunk: int = CHUNK) -> Arrangement:
+    """Give pieces, at least one and in any order, their places in a shard of `role`; raises as `layout`."""
+    if not good_chunk(chunk):
+        raise StateError("bad chunk size", expected=f"a power of two up to {MAX_CHUNK}", found=chunk)
+    if not pieces:
+        raise StateError("a shard without pieces", role=role, advice="an owner without pieces writes no shard")
+    forms: dict[tuple[str, Box], _Form] = {}
+    wide: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    entries: list[Entry] = []
+    offset = 0
+    for spec in _ordered(pieces):
+        _, region, box, dtype, nbytes = spec
+        form = forms.get((dtype, box))
+        if form is None:  # thousands of pieces have one shape: it is worked out and written once
+            form = forms[dtype, box] = _Form.of(dtype, box)
+        end = offset + nbytes
+        rest = form.rest
+        if form.nbytes != nbytes or form.empty:
+            if not spec.opaque:
+                raise StateError(
+                    "a piece is empty or has not the bytes of its box",
+                    region=region,
+                    expected=f"{form.nbytes} bytes of {dtype} for [{box.text()}]",
+                    found=nbytes,
+                )
+            if nbytes < 1:
+                raise StateError("a piece without bytes", region=region)
+            rest = _rest(form.stored, f"[{nbytes}]")
+        if form.wide:
+            wide[region] = dtype
+        texts[region + form.suffix] = f"[{offset},{end}{rest}"
+        entries.append(Entry(spec, offset))
+        offset = end
+    if len(texts) != len(entries):
+        twice = _twice(entries)
+        raise CoverageError(
+            f"pieces do not tile region {twice.region}: one owner holds [{twice.box.text()}] twice",
+            role=role,
+            region=twice.region,
+            expected="each box once",
+            found=f"[{twice.box.text()}] twice",
+            advice="check `at` of what this owner declares",
+        )
+    chunks = -(-offset // chunk)
+    middle = offset + chunks * DIGEST_BYTES
+    end = middle + chunks * CRC_BYTES
+    texts[DIGESTS] = f"[{offset},{middle}{_rest('U8', f'[{chunks},{DIGEST_BYTES}]')}"
+    texts[CRCS] = f"[{middle},{end}{_rest('U8', f'[{chunks},{CRC_BYTES}]')}"
+    names = sorted(texts)
+    quoted = map(canonical.quoted, names)
+    lines = [
+        f'{name}:{{"data_offsets":{text}' for name, text in zip(quoted, map(texts.__getitem__, names), strict=True)
+    ]
+    at = bisect.bisect(names, _METADATA)
+    before, after = ",".join(lines[:at]), ",".join(lines[at:])
+    return Arrangement(entries, offset, chunk, chunks, canonical.dumps(wide).decode(), before, after)
+
+
+def _ordered(pieces: Sequence[PieceSpec]) -> Sequence[PieceSpec]:
+    """Sort pieces by `order`; those whose regions ascend, as in a schema, without making that key of each."""
+    names = [spec.region for spec in pieces]
+    if not all(map(operator.lt, names, names[1:])):
+        return sorted(pieces, key=order)
+    places = [1 if spec.opaque else _PLACES[spec.dtype] for spec in pieces]
+    if len(set(places)) == 1:
+        return pieces
+    return [pieces[at] for at in sorted(range(len(pieces)), key=places.__getitem__)]
+
+
+def _rest(stored: str, shape: str) -> str:
+    """Write what follows the offsets in an entry."""
+    return f'],"dtype":"{stored}","shape":{shape}}}'
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What pieces of one dtype and box have alike; of opaque ones `rest` and `nbytes` are their own."""
+
+    stored: str
+    wide: bool
+    suffix: str
+    rest: str
+    nbytes: int
+    empty: bool
+
+    @classmethod
+    def of(cls, dtype: str, box: Box) -> _Form:
+        stored, size, wide = STORED[dtype]
+        shape = list(map(operator.sub, box.hi, box.lo))
+        nbytes, empty = math.prod(shape) * size, min(shape, default=1) < 1
+        if wide:
+            shape.append(size)
+        return cls(stored, wide, f"[{box.text()}]", _rest(stored, canonical.dumps(shape).decode()), nbytes, empty)
+
+
 def layout(
-    pieces: Sequence[PieceSpec],
+    pieces: Sequence[PieceSpec] | Arrangement,
     *,
     role: int,
     schema: str,
@@ -181,8 +307,8 @@ def layout(
 
     Parameters
     ----------
-    pieces : sequence of PieceSpec
-        At least one, in any order.
+    pieces : sequence of PieceSpec, or Arrangement
+        At least one, in any order; or what `arrange` gave for them.
     role : int
         Whose shard it is.
     schema : str
@@ -196,75 +322,45 @@ def layout(
     shared : bool
         Whether it is the ``.r`` shard of replicated bytes.
     chunk : int
-        Bytes under one digest: a power of two of at most `MAX_CHUNK`.
+        Bytes under one digest: a power of two of at most `MAX_CHUNK`. An arrangement has its own.
 
     Raises
     ------
     StateError
-        If a piece is empty, stands twice or has not the bytes of its box, or if the header becomes too long.
+        If a piece is empty or has not the bytes of its box, or if the header becomes too long.
+    CoverageError
+        If a piece stands twice.
     """
-    if not good_chunk(chunk):
-        raise StateError("bad chunk size", expected=f"a power of two up to {MAX_CHUNK}", found=chunk)
     if algorithm not in digests.ALGORITHMS:
         raise StateError("unknown digest algorithm", expected=" or ".join(digests.ALGORITHMS), found=repr(algorithm))
-    if not pieces:
-        raise StateError("a shard without pieces", role=role, advice="an owner without pieces writes no shard")
-    header: dict[str, Any] = {}
-    wide: dict[str, str] = {}
-    entries: list[Entry] = []
-    offset = 0
-    for spec in sorted(pieces, key=order):
-        stored, size, widened = STORED[spec.dtype]
-        shape = list(map(operator.sub, spec.box.hi, spec.box.lo))
-        if spec.opaque:
-            shape = [spec.nbytes]
-        elif math.prod(shape) * size != spec.nbytes or min(shape, default=1) < 1:
-            raise StateError(
-                "a piece is empty or has not the bytes of its box",
-                region=spec.region,
-                expected=f"{math.prod(shape) * size} bytes of {spec.dtype} for [{spec.box.text()}]",
-                found=spec.nbytes,
-            )
-        if spec.nbytes < 1:
-            raise StateError("a piece without bytes", region=spec.region)
-        if widened:
-            wide[spec.region] = spec.dtype
-            shape.append(size)
-        header[spec.name] = {"data_offsets": [offset, offset + spec.nbytes], "dtype": stored, "shape": shape}
-        entries.append(Entry(spec, offset))
-        offset += spec.nbytes
-    if len(header) != len(entries):
-        raise StateError("a piece stands twice in one shard", role=role, region=_twice(entries))
-    chunks = -(-offset // chunk)
-    middle = offset + chunks * DIGEST_BYTES
-    end = middle + chunks * CRC_BYTES
-    header[DIGESTS] = {"data_offsets": [offset, middle], "dtype": "U8", "shape": [chunks, DIGEST_BYTES]}
-    header[CRCS] = {"data_offsets": [middle, end], "dtype": "U8", "shape": [chunks, CRC_BYTES]}
-    head = _head(
-        header,
-        {
-            "algorithm": algorithm,
-            "attempt": attempt,
-            "chunk": str(chunk),
-            "cursor": str(cursor),
-            "dtypes": canonical.dumps(wide).decode(),
-            "epoch": str(epoch),
-            "format": str(FORMAT),
-            "role": str(role),
-            "schema": schema,
-            "shared": "1" if shared else "0",
-            "step": str(step),
-        },
-    )
-    if len(head) + end > MAX:
-        raise StateError("a shard is too long", role=role, expected=f"at most {MAX} bytes", found=len(head) + end)
-    return Layout(head, entries, offset, chunk, chunks, algorithm, role, schema, step, cursor, epoch, attempt, shared)
+    placed = pieces if isinstance(pieces, Arrangement) else arrange(pieces, role, chunk)
+    metadata = {
+        "algorithm": algorithm,
+        "attempt": attempt,
+        "chunk": str(placed.chunk),
+        "cursor": str(cursor),
+        "dtypes": placed.dtypes,
+        "epoch": str(epoch),
+        "format": str(FORMAT),
+        "role": str(role),
+        "schema": schema,
+        "shared": "1" if shared else "0",
+        "step": str(step),
+    }
+    head = _head(placed, f'"{_METADATA}":{canonical.dumps(metadata).decode()}')
+    size = len(head) + placed.payload + placed.chunks * (DIGEST_BYTES + CRC_BYTES)
+    if size > MAX:
+        raise StateError("a shard is too long", role=role, expected=f"at most {MAX} bytes", found=size)
+    return Layout(
+        head, placed.entries, placed.payload, placed.chunk, placed.chunks, algorithm, role, schema, step, cursor, epoch,
+        attempt, shared,
+    )  # fmt: skip
 
 
-def _head(header: dict[str, Any], metadata: dict[str, str]) -> bytes:
+def _head(placed: Arrangement, metadata: str) -> bytes:
     """Write length bytes and canonical JSON, padded with spaces to the next page."""
     try:
-        text = canonical.dumps({"__metadata__": metadata, **header})
+        text = ("{" + ",".join(part for part in (placed.before, metadata, placed.after) if part) + "}").encode("utf-8")
     except UnicodeError as error:
         raise StateError("a region's name is no Unicode text", found=str(error)[:200]) from None
     size = -(-(8 + len(text)) // PAGE) * PAGE
@@ -272,18 +368,15 @@ def _head(header: dict[str, Any], metadata: dict[str, str]) -> bytes:
         raise StateError(
             "too many pieces in one shard",
             expected=f"a header of at most {MAX_JSON} bytes",
-            found=f"{len(header) - 2} pieces with a header of {size - 8} bytes",
+            found=f"{len(placed.entries)} pieces with a header of {size - 8} bytes",
         )
     return (size - 8).to_bytes(8, "little") + text.ljust(size - 8)
 
 
-def _twice(entries: Sequence[Entry]) -> str | None:
-    seen: set[str] = set()
-    for entry in entries:
-        if entry.spec.name in seen:
-            return entry.spec.region
-        seen.add(entry.spec.name)
-    return None
+def _twice(entries: Sequence[Entry]) -> PieceSpec:
+    """Find the piece that stands twice; there is one."""
+    counts = Counter(entry.spec.name for entry in entries)
+    return next(entry.spec for entry in entries if counts[entry.spec.name] > 1)
 
 
 def good_chunk(chunk: int) -> bool:

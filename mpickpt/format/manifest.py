@@ -28,6 +28,7 @@ from mpickpt.format.names import (
     root_name,
     shard_file,
 )
+from mpickpt.format.pieces import fit
 from mpickpt.format.prefix import MAX_BOUNDS, PieceBox, Prefix
 from mpickpt.format.records import Claim, Lineage, RunInfo, Void, check_kind, lineage_of, record, unrecord
 from mpickpt.state.region import Schema
@@ -211,9 +212,15 @@ class Manifest:
         return _manifest(Fields(value, "the manifest", path), name, schema)
 
 
-def decode_root(data: bytes, path: str | None = None, *, digest: str | None = None) -> Manifest | Void:
-    """Read what stands under a name in ``roots/``: a root manifest or a void record; raises as `Manifest.decode`."""
-    value, name = unrecord(data, path, what="the root", digest=digest)
+def decode_root(
+    data: bytes, path: str | None = None, *, digest: str | None = None, like: Schema | None = None
+) -> Manifest | Void:
+    """Read what stands under a name in ``roots/``: a root manifest or a void record; raises as `Manifest.decode`.
+
+    A root that has the schema `like` gets that one, and its own is not parsed.
+    """
+    known = None if like is None else ("schema", like.text(), like)
+    value, name = unrecord(data, path, what="the root", digest=digest, known=known)
     fields = Fields(value, "the root", path)
     if check_kind(fields, "root", "void") == "void":
         return Void.decode(data, path)
@@ -258,7 +265,8 @@ def _manifest(fields: Fields, digest: str, schema: Schema | None) -> Manifest:
 def _root_fields(fields: Fields, prefix: Prefix, size: int) -> dict[str, Any]:
     """Read what only the root has, and check schema and contract against the prefix."""
     path = fields.path
-    schema = Schema.from_json(fields.mapping("schema"), path)
+    given = fields.value["schema"]
+    schema = given if isinstance(given, Schema) else Schema.from_json(fields.mapping("schema"), path)
     found = schema.digest(digests.parse(prefix.schema, "the prefix")[0])
     if found != prefix.schema:
         raise FormatError("the root's schema is not its prefix's", path=path, expected=prefix.schema, found=found)
@@ -342,6 +350,11 @@ def _children(fields: Fields, schema: Schema | None, root: bool, role: int, size
 
 def _boxes(fields: Fields, key: str, schema: Schema | None, limit: int | None = None) -> tuple[PieceBox, ...]:
     """Read ``[[ordinal, lo, hi], ...]``, strictly ascending; with a `limit`, one for each of that many regions."""
+    known = fields.value[key]
+    if type(known) is tuple:  # it was read apart, and needs only be compared with the schema
+        if fit(known, schema):
+            return known
+        fields.value[key] = [[ordinal, list(lo), list(hi)] for ordinal, lo, hi in known]  # to say what is wrong
     items = fields.items(key)
     if limit is not None and len(items) > limit:
         fields.refuse(key, f"at most {limit} regions", items)

@@ -48,6 +48,16 @@ def claim_name(epoch: int) -> str:
     return f"{epoch:08d}.json"
 
 
+def ended_name(epoch: int) -> str:
+    """Name what the job that had an epoch says of its end, below ``epochs/``; lists of claims skip such names."""
+    return f"{epoch:08d}.ended"
+
+
+def parse_ended_name(name: str) -> int | None:
+    """Give the epoch of a name that `ended_name` makes; None where it is not such a name."""
+    return parse_claim_name(name.removesuffix(".ended") + ".json") if name.endswith(".ended") else None
+
+
 def parse_claim_name(name: str) -> int | None:
     """Give the epoch of a name in ``epochs/``; None where it is not such a name."""
     match = _CLAIM.fullmatch(name)

@@ -40,6 +40,9 @@ class Prefix:
     call: int
     attempt: str
 
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {getattr(self, name)}" for name in _KEYS)
+
     def to_json(self) -> dict[str, Any]:
         """Give it as plain data."""
         return {name: getattr(self, name) for name in _KEYS}

@@ -6,6 +6,7 @@ Each record class then checks its keys and its values in the order of its fields
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from typing import Any, Final
 from mpickpt import canonical
 from mpickpt import digest as digests
 from mpickpt.errors import CheckpointError, FormatError, IntegrityError, StateError, from_record
-from mpickpt.format.fields import FORMAT, Fields, newer
+from mpickpt.format.fields import FORMAT, Fields, newer, shortened
 from mpickpt.format.names import parse_root_name
+from mpickpt.format.pieces import lift, put_back
 
 MAX_BYTES: Final = 1 << 30  # no record is longer; a reader need not read beyond
 TAG: Final = "record"
@@ -74,7 +76,12 @@ def _text(line: bytes) -> str:
 
 
 def unrecord(
-    data: bytes, path: str | None = None, *, what: str = "the record", digest: str | None = None
+    data: bytes,
+    path: str | None = None,
+    *,
+    what: str = "the record",
+    digest: str | None = None,
+    known: tuple[str, bytes, object] | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Check a self-checking record and give its content.
 
@@ -88,6 +95,8 @@ def unrecord(
         What it is, for messages.
     digest : str, optional
         The digest under which another record knows this one.
+    known : (str, bytes, object), optional
+        A key, the text that its value may have, and what then stands for it: see `canonical.loads_around`.
 
     Returns
     -------
@@ -125,7 +134,20 @@ def unrecord(
         )
     if digest is not None and name != digest:
         raise IntegrityError(f"{what} is another one than was recorded", path=path, expected=digest, found=name)
-    fields = Fields(canonical.loads(first, what=what, path=path), what, path)
+
+    def parse(text: bytes) -> Any:
+        if known is None:
+            return canonical.loads(text, what=what, path=path)
+        return canonical.loads_around(text, *known, what=what, path=path)
+
+    text, lists = lift(first)
+    value = None
+    if lists:
+        with contextlib.suppress(FormatError):  # what is wrong is told of the whole text
+            value = parse(text)
+    if value is None or not put_back(value, lists):
+        value = parse(first)
+    fields = Fields(value, what, path)
     version = fields.value.get("format")
     if type(version) is not int or version != FORMAT:
         newer(version, what, path)
@@ -137,13 +159,21 @@ def _size(data: bytes) -> str:
 
 
 def open_record(
-    data: bytes, kind: str, path: str | None, digest: str | None, keys: tuple[str, ...]
+    data: bytes,
+    kind: str,
+    path: str | None,
+    digest: str | None,
+    keys: tuple[str, ...],
+    optional: tuple[str, ...] = (),
 ) -> tuple[Fields, str]:
-    """Check a record of one kind with exactly these keys beside format and kind; give its fields and digest."""
+    """Check a record of one kind with exactly these keys beside format and kind; give its fields and digest.
+
+    Keys that are `optional` may be left out.
+    """
     value, name = unrecord(data, path, what=f"the {kind} record", digest=digest)
     fields = Fields(value, f"the {kind} record", path)
     check_kind(fields, kind)
-    fields.keys("format", "kind", *keys)
+    fields.keys("format", "kind", *keys, *(key for key in optional if key in value))
     return fields, name
 
 
@@ -231,10 +261,22 @@ class Claim:
     time : str
         When, as the claimant's clock said; told, never compared.
     nonce : str
-        Tells one's own claim from a rival's.
+        Tells one's own claim from a rival's; of claims with one nonce only the last counts.
     lineage : tuple of (epoch, from_epoch, from_step)
         All epochs that this one descends from, itself included, ascending; nulls for a fresh start.
         Left out, it is this claim's own entry alone.
+    nodes, reason : str or None
+        The job's nodes as the scheduler lists them; why this generation was gone on from. Told, never compared.
+        Texts that are longer than a reader takes are cut.
+    accepted : tuple of (field, then, now, reason)
+        Differences of the contract that the claimant accepted, as text.
+    void : dict or None
+        The refusal that ended the continuation before it began, as `CheckpointError.to_record` writes it: nobody has
+        this epoch, and the claim does not count.
+    restarts : int
+        How often the scheduler has started the job again; told.
+    stopped : str or None
+        How the job before this one ended, as it had said by then; told. None where it said nothing.
     """
 
     epoch: int
@@ -248,20 +290,32 @@ class Claim:
     time: str
     nonce: str
     lineage: Lineage = ()
+    nodes: str | None = None
+    reason: str | None = None
+    accepted: tuple[tuple[str, str, str, str], ...] = ()
+    void: dict[str, Any] | None = None
+    restarts: int = 0
+    stopped: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("job", "host", "nodes", "reason", "stopped"):
+            text = getattr(self, name)
+            object.__setattr__(self, name, text and shortened(text))
+        if self.void is not None:
+            object.__setattr__(self, "void", _shortened_error(self.void))
         if not self.lineage:
             object.__setattr__(self, "lineage", ((self.epoch, self.from_epoch, self.from_step),))
 
     def encode(self, algorithm: str = "blake3") -> tuple[bytes, str]:
         """Write it; see `record`."""
         value = {name: getattr(self, name) for name in _CLAIM_KEYS}
+        value |= {name: getattr(self, name) for name in _CLAIM_OPTIONAL if getattr(self, name)}
         return record({"format": FORMAT, "kind": "claim", **value}, algorithm)
 
     @classmethod
     def decode(cls, data: bytes, path: str | None = None, *, digest: str | None = None) -> Claim:
         """Read it; see `unrecord`."""
-        fields, _ = open_record(data, "claim", path, digest, _CLAIM_KEYS)
+        fields, _ = open_record(data, "claim", path, digest, _CLAIM_KEYS, _CLAIM_OPTIONAL)
         epoch = fields.integer("epoch", 1)
         run = fields.run("run")
         from_epoch, from_step = _origin(fields, epoch)
@@ -274,12 +328,33 @@ class Claim:
         lineage = lineage_of(fields, "lineage", epoch)
         if lineage[-1:] != ((epoch, from_epoch, from_step),):
             fields.refuse("lineage", "the claim's own entry last", lineage[-1:])
-        return cls(epoch, run, from_epoch, from_step, from_root, owners, job, host, time, nonce, lineage)
+        nodes, reason = (fields.text(key) if key in fields.value else None for key in ("nodes", "reason"))
+        accepted = _accepted(fields) if "accepted" in fields.value else ()
+        void = _error(fields, "void") if "void" in fields.value else None
+        restarts = fields.integer("restarts", 1) if "restarts" in fields.value else 0
+        stopped = fields.text("stopped") if "stopped" in fields.value else None
+        return cls(
+            epoch, run, from_epoch, from_step, from_root, owners, job, host, time, nonce, lineage,
+            nodes, reason, accepted, void, restarts, stopped,
+        )  # fmt: skip
 
 
 _CLAIM_KEYS: Final = (
     "epoch", "run", "from_epoch", "from_step", "from_root", "owners", "job", "host", "time", "nonce", "lineage",
 )  # fmt: skip
+# Left out where there is nothing to say.
+_CLAIM_OPTIONAL: Final = ("nodes", "reason", "accepted", "void", "restarts", "stopped")
+
+
+def _accepted(fields: Fields) -> tuple[tuple[str, str, str, str], ...]:
+    """Read the accepted differences: lists of four texts."""
+    found: list[tuple[str, str, str, str]] = []
+    for item in fields.items("accepted"):
+        if type(item) is not list or len(item) != 4 or not all(type(text) is str for text in item):
+            fields.refuse("accepted", "[field, then, now, reason], all texts", item)
+        found.append((item[0], item[1], item[2], item[3]))
+    return tuple(found)
+
 
 _ERROR_TEXTS: Final = ("class", "message", "host", "region", "path", "unharmed", "advice")
 _ERROR_KEYS: Final = {*_ERROR_TEXTS, "role", "roles", "expected", "found", "errno"}
@@ -299,6 +374,9 @@ class Void:
 
     attempt: str
     error_record: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error_record", _shortened_error(self.error_record))
 
     @property
     def error(self) -> CheckpointError:
@@ -320,9 +398,14 @@ class Void:
         return cls(attempt, _error(fields))
 
 
-def _error(fields: Fields) -> dict[str, Any]:
+def _shortened_error(error: Mapping[str, Any]) -> dict[str, Any]:
+    """Cut a refusal's texts to what a reader takes."""
+    return {key: shortened(value) if key in _ERROR_TEXTS else value for key, value in error.items()}
+
+
+def _error(fields: Fields, key: str = "error") -> dict[str, Any]:
     """Read a refusal as plain data: its texts, roles and errno, and nothing else."""
-    error = Fields(fields.mapping("error"), f"{fields.what}: 'error'", fields.path)
+    error = Fields(fields.mapping(key), f"{fields.what}: {key!r}", fields.path)
     if not {"class", "message"} <= error.value.keys() <= _ERROR_KEYS:
         error.keys("class", "message")
     for key in _ERROR_TEXTS:

@@ -12,7 +12,7 @@ from typing import Final
 
 from mpickpt import digest as digests
 from mpickpt.errors import IntegrityError
-from mpickpt.format.header import agree, head_size, parse
+from mpickpt.format.header import agree, foreseen, head_size, parse
 from mpickpt.format.layout import CHUNK, CRC_BYTES, DIGEST_BYTES, Entry, Layout, PieceSpec, layout
 
 _CHUNK_FIELD: Final = re.compile(rb'"chunk":"([1-9][0-9]{0,18})"')
@@ -100,6 +100,7 @@ __all__ = [
     "PieceSpec",
     "agree",
     "chunk_digest",
+    "foreseen",
     "head_size",
     "layout",
     "locate_tables",

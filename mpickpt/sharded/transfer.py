@@ -20,7 +20,7 @@ from mpickpt.state.rebuild import build, check_containers
 from mpickpt.state.region import Box, Schema
 from mpickpt.store.generation import Generation, Want
 from mpickpt.store.inspect import open_store
-from mpickpt.store.reader import memory_for
+from mpickpt.store.memory import memory_for
 from mpickpt.store.threads import Pool
 
 _THREADS: Final = 4
@@ -85,7 +85,7 @@ def save_sharded(
     if cursor is None:
         cursor = 0 if before is None else before.root.prefix.cursor
     ranks = [
-        Checkpointer(dir, wiring, contract=contract, keep=None, nonfinite=nonfinite)
+        Checkpointer(dir, wiring, contract=contract, keep=None, nonfinite=nonfinite, events=False)
         for wiring in Wiring.local(len(states))
     ]
 

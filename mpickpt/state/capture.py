@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -69,13 +70,13 @@ class Node:
         Its escaped path.
     original : object
         The container, or what the leaf's wrapper holds.
-    children : list of (key, Node)
+    children : sequence of (key, Node)
     """
 
     kind: str
     name: str
     original: Any
-    children: list[tuple[Key, Node]]
+    children: Sequence[tuple[Key, Node]]
 
 
 @dataclass(slots=True)
@@ -98,6 +99,8 @@ class Capture:
     containers: dict[str, str]
     nest: Node
     open_prefixes: list[str]
+    #: What `targets.in_place` has found, which has to look at every array.
+    in_place: dict[str, list[Any]] | None = None
 
 
 @dataclass(slots=True)

@@ -10,14 +10,17 @@ what owners hold with a weight for each copy, `copies` over contents with weight
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
 
 from mpickpt import digest
 from mpickpt.errors import CoverageError
 from mpickpt.state.fault import Claim, Fault, diagnose, find_fault
-from mpickpt.state.region import MAX_CUTS, MAX_NDIM, Box, Region, Schema
+from mpickpt.state.region import MAX_CUTS, MAX_NDIM, Box, Region, Schema, Shape
 
 if TYPE_CHECKING:
     from mpickpt.state.capture import Capture, Holding
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 
 MASK: Final = (1 << 256) - 1
 POINT: Final = Box((), ())  # the one box of a value
-_CORNER: Final = digest.hasher("corner")
-_NUMBERS: Final = [struct.Struct(f"<{count}Q") for count in range(2 + MAX_NDIM)]
+_Corner: TypeAlias = tuple[int, tuple[int, ...]]  # a region's ordinal, and a point of it
+_NUMBERS: Final = [struct.Struct(f"<{count}Q") for count in range(3 + 2 * MAX_NDIM)]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -42,21 +45,43 @@ def weight_sum(start: int, stop: int) -> int:
     return sum(map(weight, range(start, stop))) & MASK
 
 
-def _hash(ordinal: int, coordinates: tuple[int, ...]) -> int:
-    hasher = _CORNER.copy()
-    hasher.update(_NUMBERS[1 + len(coordinates)].pack(ordinal, *coordinates))
-    return int.from_bytes(hasher.digest(), "little")
-
-
-@lru_cache(maxsize=1 << 16)
 def corner(ordinal: int, coordinates: tuple[int, ...]) -> int:
-    """Give the digest of one corner of a region as a 256-bit number; kept, since most are asked for at every save."""
-    return _hash(ordinal, coordinates)
+    """Give the digest of one corner of a region as a 256-bit number."""
+    return digest.total("corner", [_packed(ordinal, coordinates)])
 
 
-def _whole(ordinal: int, shape: tuple[int, ...]) -> int:
-    """Give the corner sum of an uncut region; one without elements has no corner inside itself."""
-    return 0 if 0 in shape else corner(ordinal, (0,) * len(shape))
+def _packed(ordinal: int, coordinates: tuple[int, ...]) -> bytes:
+    return _NUMBERS[1 + len(coordinates)].pack(ordinal, *coordinates)
+
+
+class _Sum:
+    """Corners that are added up, each times a number. There may be tens of thousands: all are hashed in few calls."""
+
+    def __init__(self) -> None:
+        self._points: defaultdict[int, list[bytes]] = defaultdict(list)
+        self._origins: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def add(self, times: int, ordinal: int, point: tuple[int, ...]) -> None:
+        """Add one corner."""
+        self._points[times].append(_packed(ordinal, point))
+
+    def add_whole(self, times: int, ordinal: int, shape: tuple[int, ...]) -> None:
+        """Add the corner of an uncut region; one without elements has none inside itself."""
+        if 0 not in shape:
+            self._origins[times, len(shape)].append(ordinal)
+
+    def add_origins(self, ndim: int, ordinals: list[int]) -> None:
+        """Add the corners of many uncut regions."""
+        self._origins[1, ndim] += ordinals
+
+    def total(self) -> int:
+        """Give the sum, modulo 2**256."""
+        found = sum(times * digest.total("corner", each) for times, each in self._points.items())
+        for (times, ndim), ordinals in self._origins.items():
+            heads = np.zeros((len(ordinals), 1 + ndim), "<u8")
+            heads[:, 0] = ordinals
+            found += times * digest.total_alike("corner", heads.tobytes(), 8 * (1 + ndim))
+        return found & MASK
 
 
 def _outside(ordinal: int, shape: tuple[int, ...], box: Box) -> CoverageError:
@@ -67,11 +92,17 @@ def _outside(ordinal: int, shape: tuple[int, ...], box: Box) -> CoverageError:
     )
 
 
+def _is_whole(shape: Shape, box: tuple[Shape, Shape]) -> bool:
+    """Tell whether a box is a whole region, of which there is something."""
+    lo, hi = box
+    return hi == shape and len(lo) == len(shape) and not any(lo) and 0 not in hi
+
+
 def _signed(ordinal: int, shape: tuple[int, ...], box: Box) -> list[tuple[int, tuple[int, ...]]]:
     """Give the corners of a box that count, each with its sign; none of an empty box."""
-    lo, hi = box.lo, box.hi
-    if hi == shape and len(lo) == len(shape) and not any(lo) and 0 not in hi:
-        return [(1, lo)]
+    if _is_whole(shape, box):
+        return [(1, box.lo)]
+    lo, hi = box
     if not len(lo) == len(hi) == len(shape):
         raise _outside(ordinal, shape, box)
     cuts = []
@@ -95,10 +126,6 @@ def _signed(ordinal: int, shape: tuple[int, ...], box: Box) -> list[tuple[int, t
     for axis in cuts:
         signed += [(-sign, (*point[:axis], hi[axis], *point[axis + 1 :])) for sign, point in signed]
     return signed
-
-
-def _corners(ordinal: int, shape: tuple[int, ...], box: Box) -> int:
-    return sum(sign * corner(ordinal, point) for sign, point in _signed(ordinal, shape, box))
 
 
 def corners(ordinal: int, shape: tuple[int, ...], boxes: Sequence[Box]) -> int:
@@ -129,7 +156,11 @@ def corners(ordinal: int, shape: tuple[int, ...], boxes: Sequence[Box]) -> int:
     >>> parts == corners(3, (4, 4), [Box((0, 0), (4, 4))])
     True
     """
-    return sum(_corners(ordinal, shape, box) for box in boxes) & MASK
+    found = _Sum()
+    for box in boxes:
+        for sign, point in _signed(ordinal, shape, box):
+            found.add(sign, ordinal, point)
+    return found.total()
 
 
 def shape_of(region: Region) -> tuple[int, ...]:
@@ -137,33 +168,53 @@ def shape_of(region: Region) -> tuple[int, ...]:
     return () if region.shape is None else region.shape
 
 
-def cover_of(schema: Schema, pieces: Iterable[tuple[int, Box]]) -> int:
-    """Add up `cover` over pieces in files, given as (ordinal, box); `per_owner` regions are left out.
+def cover_of(schema: Schema, pieces: Iterable[tuple[int, tuple[Shape, Shape]]]) -> int:
+    """Add up `cover` over pieces in files, given as (ordinal, box or its corners); `per_owner` regions are left out.
 
     Raises
     ------
     CoverageError
         If a box leaves its region or has more than 2**16 corners; with the region's name.
     """
+    found = _Sum()
     # Where two pieces meet, their corners cancel: counted first, most of them need not be hashed.
-    counts: dict[tuple[int, tuple[int, ...]], int] = {}
+    counts: defaultdict[_Corner, int] = defaultdict(int)
+    whole: defaultdict[int, list[int]] = defaultdict(list)  # by number of axes
+    known: dict[tuple[Shape | None, tuple[Shape, Shape]], bool] = {}  # of thousands of pieces most are like others
+    regions = schema.regions
     for ordinal, box in pieces:
-        region = schema[ordinal]
-        if region.kind != "per_owner":
-            try:
-                signed = _signed(ordinal, shape_of(region), box)
-            except CoverageError as error:
-                error.region = region.name
-                raise
-            for sign, point in signed:
-                key = ordinal, point
-                counts[key] = counts.get(key, 0) + sign
-    return sum(count * _hash(*key) for key, count in counts.items() if count) & MASK
+        region = regions[ordinal]
+        if region.kind == "per_owner":
+            continue
+        shape = region.shape
+        is_whole = known.get((shape, box))
+        if is_whole is None:
+            is_whole = known[shape, box] = _is_whole(shape or (), box)
+        if is_whole:
+            whole[len(box[0])].append(ordinal)
+            continue
+        try:
+            signed = _signed(ordinal, shape or (), Box(*box))
+        except CoverageError as error:
+            error.region = region.name
+            raise
+        for sign, point in signed:
+            counts[ordinal, point] += sign
+    for ndim, ordinals in whole.items():
+        found.add_origins(ndim, ordinals)
+    for (ordinal, point), count in counts.items():
+        if count:
+            found.add(count, ordinal, point)
+    return found.total()
 
 
 def expected_cover(schema: Schema) -> int:
     """Give the `cover` of a whole schema: what the root's must be."""
-    return sum(_whole(o, shape_of(region)) for o, region in enumerate(schema) if region.kind != "per_owner") & MASK
+    found = _Sum()
+    for ordinal, region in enumerate(schema):
+        if region.kind != "per_owner":
+            found.add_whole(1, ordinal, shape_of(region))
+    return found.total()
 
 
 def expected_held(declarations: Declarations, schema: Schema) -> int:
@@ -171,14 +222,14 @@ def expected_held(declarations: Declarations, schema: Schema) -> int:
 
     A region in R copies counts ``W(0) + ... + W(R-1)`` times, a replicated one the sum of its declarers' weights.
     """
-    total = 0
+    found = _Sum()
     for ordinal, region in enumerate(schema):
         entry = declarations.entries[region.name]
         if entry.mode == "boxes":
-            total += weight_sum(0, entry.copies) * _whole(ordinal, shape_of(region))
+            found.add_whole(weight_sum(0, entry.copies), ordinal, shape_of(region))
         elif entry.mode == "replicated":
-            total += entry.weights * _whole(ordinal, shape_of(region))
-    return total & MASK
+            found.add_whole(entry.weights, ordinal, shape_of(region))
+    return found.total()
 
 
 def held_of(capture: Capture, declarations: Declarations, schema: Schema, role: int) -> int:
@@ -200,7 +251,7 @@ def held_of(capture: Capture, declarations: Declarations, schema: Schema, role: 
     CoverageError
         If a box leaves its region, has more than 2**16 corners, or is held otherwise than was agreed.
     """
-    sums: dict[int, int] = {}  # by weight index, so that each weight is multiplied once
+    found = _Sum()
     for holding in capture.holdings:
         name = holding.region.name
         entry = declarations.entries.get(name)
@@ -211,15 +262,18 @@ def held_of(capture: Capture, declarations: Declarations, schema: Schema, role: 
         ordinal = schema.ordinal(name)
         shape = shape_of(holding.region)
         if holding.mode == "replicated":
-            sums[role] = sums.get(role, 0) + _whole(ordinal, shape)
-        else:
+            found.add_whole(weight(role), ordinal, shape)
+            continue
+        copy = weight(holding.copy[0])
+        for part in holding.parts:
             try:
-                found = sum(_corners(ordinal, shape, part.box) for part in holding.parts)
+                signed = _signed(ordinal, shape, part.box)
             except CoverageError as error:
                 error.region = name
                 raise error.at(role) from None
-            sums[holding.copy[0]] = sums.get(holding.copy[0], 0) + found
-    return sum(weight(k) * found for k, found in sums.items()) & MASK
+            for sign, point in signed:
+                found.add(sign * copy, ordinal, point)
+    return found.total()
 
 
 def copies_factor(holding: Holding, entry: DeclaredEntry, role: int) -> int:
@@ -246,6 +300,25 @@ def copies_factor(holding: Holding, entry: DeclaredEntry, role: int) -> int:
     return 0
 
 
+def content_head(ordinal: int, box: Box) -> bytes:
+    """Give what the digest of a box and its content begins with."""
+    ndim = len(box.lo)
+    return _NUMBERS[2 + 2 * ndim].pack(ordinal, ndim, *box.lo, *box.hi)
+
+
+def content_total(heads: Sequence[bytes], memory: Iterable[tuple[int, int]]) -> int:
+    """Add up the digests of boxes and their contents, modulo 2**256.
+
+    Parameters
+    ----------
+    heads : sequence of bytes
+        `content_head` of each box.
+    memory : iterable of (int, int)
+        Address and bytes of each content: little-endian, C order, C-contiguous.
+    """
+    return digest.total("content", heads, memory)
+
+
 class ContentHash:
     """The digest of one box and its content, for `copies`: always BLAKE3, and never on disk.
 
@@ -259,8 +332,7 @@ class ContentHash:
 
     def __init__(self, ordinal: int, box: Box) -> None:
         self._hasher = digest.hasher("content").copy()
-        ndim = len(box.lo)
-        self._hasher.update(struct.pack(f"<{2 + 2 * ndim}Q", ordinal, ndim, *box.lo, *box.hi))
+        self._hasher.update(content_head(ordinal, box))
 
     def update(self, part: digest.BytesLike) -> None:
         """Add the next bytes of the box: little-endian, C order, C-contiguous."""
@@ -336,6 +408,8 @@ __all__ = [
     "Fault",
     "claims_of",
     "content",
+    "content_head",
+    "content_total",
     "copies_factor",
     "copies_of",
     "corner",

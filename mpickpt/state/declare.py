@@ -7,23 +7,33 @@ their weights. Merging is a union with minima and sums: in any grouping it gives
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mpickpt import canonical, digest
-from mpickpt.errors import FormatError
 from mpickpt.state import names
 from mpickpt.state.contract import Contract, checked, plain
 from mpickpt.state.coverage import MASK, weight
 from mpickpt.state.disagree import Differences
+from mpickpt.state.holders import (
+    MAX_ROLE,
+    Holder,
+    Run,
+    each_holder,
+    extend,
+    malformed,
+    number,
+    read_runs,
+    sequence,
+    unite_runs,
+)
 from mpickpt.state.region import Region, Schema
 
 if TYPE_CHECKING:
     from mpickpt.state.capture import Capture
 
 MODES: Final = {"array": ("boxes", "replicated"), "value": ("replicated",), "per_owner": ("per_owner",)}
-MAX_ROLE: Final = 1 << 31
 MAX_COPIES: Final = 1 << 20
 
 
@@ -85,7 +95,7 @@ class Declarations:
         first: int,
         container_roles: Mapping[str, int] | None = None,
     ) -> None:
-        self.entries: dict[str, Entry] = dict(entries)
+        self._entries: dict[str, Entry] | None = dict(entries)
         self.containers: dict[str, str] = dict(containers)
         self.contract: dict[str, Any] = dict(contract)
         self.options: dict[str, Any] = dict(options)
@@ -94,6 +104,46 @@ class Declarations:
         self._schema: Schema | None = None
         self._bytes: bytes | None = None
         self._body_bytes: bytes | None = None
+        self._runs: list[Run] | None = None
+        self._like: Declarations | None = None
+
+    @classmethod
+    def _of_same(
+        cls,
+        like: Declarations,
+        runs: list[Run],
+        containers: Mapping[str, str],
+        contract: Mapping[str, Any],
+        options: Mapping[str, Any],
+        first: int,
+        container_roles: Mapping[str, int],
+    ) -> Declarations:
+        """Make declarations of the same regions, held in the same way, by other owners; entries are made when asked."""
+        made = cls({}, containers, contract, options, first, container_roles)
+        made._entries, made._runs, made._like = None, runs, like
+        made._schema, made._body_bytes = like.schema, like._body()
+        return made
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """By region name. Not to be changed."""
+        if self._entries is None:
+            assert self._like is not None
+            holders = each_holder(self._holders())
+            held = map(self._like.entries.__getitem__, _names(self.schema))
+            self._entries = {
+                one.region.name: Entry(one.region, one.mode, one.copies, *holder)
+                for one, holder in zip(held, holders, strict=True)
+            }
+        return self._entries
+
+    def _holders(self) -> list[Run]:
+        """Give who holds the regions, in the schema's order: mostly the same owners hold many in a row."""
+        if self._runs is None:
+            self._runs = []
+            for name in _names(self.schema):
+                extend(self._runs, self.entries[name].held_as(), 1)
+        return self._runs
 
     @classmethod
     def of(
@@ -125,20 +175,32 @@ class Declarations:
             If an option is not JSON-able.
         """
         terms = contract.to_json() if isinstance(contract, Contract) else contract
+        wanted = plain(options, "options")
+        if last is not None and last._declares(capture, role, terms, wanted):
+            return last
         own = weight(role)
         entries = {}
         for holding in capture.holdings:
             region = holding.region
             copies = holding.copy[1] if holding.mode == "boxes" else 1
             entries[region.name] = Entry(region, holding.mode, copies, role, 1, own)
-        found = cls(entries, capture.containers, terms, plain(options, "options"), role)
-        return last if last is not None and found._same(last) else found
+        made = cls(entries, capture.containers, terms, wanted, role)
+        made._runs = [((role, 1, own), len(entries))] if entries else []
+        return made
 
-    def _same(self, other: Declarations) -> bool:
-        if self.first != other.first or self.containers != other.containers or self.entries != other.entries:
+    def _declares(self, capture: Capture, role: int, contract: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+        """Tell whether `of` would give just these."""
+        known = self.entries
+        if self.first != role or self.containers != capture.containers or len(known) != len(capture.holdings):
             return False
+        for holding in capture.holdings:
+            entry = known.get(holding.region.name)
+            if entry is None or entry.mode != holding.mode or not _alike(entry.region, holding.region):
+                return False
+            if holding.mode == "boxes" and entry.copies != holding.copy[1]:
+                return False
         # 1 == True in Python, but not in JSON
-        return canonical.dumps([self.contract, self.options]) == canonical.dumps([other.contract, other.options])
+        return canonical.dumps([self.contract, self.options]) == canonical.dumps([contract, options])
 
     @property
     def schema(self) -> Schema:
@@ -161,50 +223,59 @@ class Declarations:
             If owners declare one name with different shapes, dtypes, kinds, rules, modes or copies, one path as
             different containers, or have different contracts or options; it lists at most 20 differences with roles.
         """
-        entries = {name: Entry(e.region, e.mode, e.copies, *e.held_as()) for name, e in self.entries.items()}
-        containers, roles = dict(self.containers), dict(self._container_roles)
-        first = self.first
         differences = Differences()
         ordered = sorted(others, key=lambda other: other.first)
+        same = all(other._body() == self._body() for other in ordered)
+        entries: dict[str, Entry] = {}
+        if not same:
+            entries = {name: Entry(e.region, e.mode, e.copies, *e.held_as()) for name, e in self.entries.items()}
+            for other in ordered:
+                _unite_entries(entries, other.entries, differences)
+            if len(entries) > len(self.entries):
+                differences.nested(entries)
+        containers, roles = dict(self.containers), dict(self._container_roles)
         for other in ordered:
-            for name, theirs in other.entries.items():
-                mine = entries.get(name)
-                if mine is None:
-                    entries[name] = Entry(theirs.region, theirs.mode, theirs.copies, *theirs.held_as())
-                elif mine.mode == theirs.mode and mine.copies == theirs.copies and mine.region == theirs.region:
-                    mine.first = min(mine.first, theirs.first)
-                    mine.count += theirs.count
-                    mine.weights = (mine.weights + theirs.weights) & MASK
-                else:
-                    differences.entries(mine, theirs)
             for path, kind in other.containers.items():
                 role = other._container_roles[path]
                 if containers.setdefault(path, kind) != kind:
                     differences.note(f"container {path}", "", containers[path], roles[path], kind, role, path)
                 roles[path] = min(roles.get(path, role), role)
-            first = min(first, other.first)
-        if len(entries) > len(self.entries):
-            differences.nested(entries)
         for path, kind in containers.items():
             # an object whose state_dict() gives one array is a container and a region in one
-            if path in entries and not kind.startswith("object"):
-                outer = entries[path]
+            if path in (self.schema if same else entries) and not kind.startswith("object"):
+                outer = (self.entries if same else entries)[path]
                 held = f"a {outer.mode} region"
                 differences.note(f"region {path}", "", held, outer.first, f"a {kind}", roles[path], path)
         for other in ordered:
             differences.terms("contract", self.contract, self.first, other.contract, other.first)
             differences.terms("options", self.options, self.first, other.options, other.first)
         differences.refuse()
+        first = min([self.first, *(other.first for other in ordered)])
+        if same:
+            runs = self._holders()
+            for other in ordered:
+                runs = unite_runs(runs, other._holders())
+            return Declarations._of_same(self, runs, containers, self.contract, self.options, first, roles)
         union = Declarations(entries, containers, self.contract, self.options, first, roles)
         if len(entries) == len(self.entries):
             union._schema, union._body_bytes = self.schema, self._body_bytes
         return union
 
+    def named(self) -> set[int]:
+        """Give the roles that a disagreement about these declarations may name: the first that declares each part."""
+        return {self.first, *(holder[0] for holder, _ in self._holders()), *self._container_roles.values()}
+
     def _body(self) -> bytes:
         """Write what does not depend on who declares it; kept, since owners mostly declare the same."""
         if self._body_bytes is None:
-            held = [[entry.mode, entry.copies] for entry in map(self.entries.__getitem__, _names(self.schema))]
-            self._body_bytes = canonical.dumps({"held": held, "schema": self.schema.to_json()})
+            texts: dict[tuple[str, int], bytes] = {}  # of tens of thousands of regions most are held alike
+            held = []
+            for entry in map(self.entries.__getitem__, _names(self.schema)):
+                like = entry.mode, entry.copies
+                if like not in texts:
+                    texts[like] = canonical.dumps(like)
+                held.append(texts[like])
+            self._body_bytes = b'{"held":[' + b",".join(held) + b'],"schema":' + self.schema.text() + b"}"
         return self._body_bytes
 
     def to_bytes(self) -> bytes:
@@ -213,14 +284,8 @@ class Declarations:
         Equal declarations give equal bytes, in whatever order they were merged.
         """
         if self._bytes is None:
-            holders: dict[tuple[int, int, int], int] = {}
-            runs: list[list[int]] = []  # [holder, how many regions in a row]
-            for name in _names(self.schema):
-                holder = holders.setdefault(self.entries[name].held_as(), len(holders))
-                if runs and runs[-1][0] == holder:
-                    runs[-1][1] += 1
-                else:
-                    runs.append([holder, 1])
+            holders: dict[Holder, int] = {}
+            runs = [[holders.setdefault(holder, len(holders)), length] for holder, length in self._holders()]
             head = {
                 "containers": {path: [kind, self._container_roles[path]] for path, kind in self.containers.items()},
                 "contract": self.contract,
@@ -250,30 +315,30 @@ class Declarations:
         """
         line, _, body = bytes(data).partition(b"\n")
         head = _keys(canonical.loads(line, what="declarations"), "containers contract first holders options runs")
-        first = _number(head["first"], "first", 0, MAX_ROLE)
+        first = number(head["first"], "first", 0, MAX_ROLE)
         containers, roles = {}, {}
         for path, pair in _mapping(head["containers"], "containers").items():
-            kind, role = _sequence(pair, "containers", 2)
+            kind, role = sequence(pair, "containers", 2)
             if not isinstance(kind, str):
-                raise _malformed("containers", "a type's name", kind)
+                raise malformed("containers", "a type's name", kind)
             names.split(path)
-            containers[path], roles[path] = kind, _number(role, "containers", 0, MAX_ROLE)
+            containers[path], roles[path] = kind, number(role, "containers", 0, MAX_ROLE)
         if checked(head["contract"], "contract"):  # calls that compare no contract have an empty one
             Contract.from_json(head["contract"])
         options = checked(head["options"], "options")
         if like is not None and like._body() == body:
-            schema = like.schema
-            held = [(like.entries[name].mode, like.entries[name].copies) for name in _names(schema)]
+            runs = read_runs(head["runs"], head["holders"], len(like.schema))
+            read = cls._of_same(like, runs, containers, head["contract"], options, first, roles)
         else:
             schema, held = _read_body(body)
-        entries: dict[str, Entry] = {}
-        holders = _holders(head["runs"], head["holders"], len(schema))
-        for region, (mode, copies), holder in zip(schema, held, holders, strict=True):
-            entries[region.name] = Entry(region, mode, copies, *holder)
-        read = cls(entries, containers, head["contract"], options, first, roles)
-        read._schema, read._body_bytes = schema, body
+            runs = read_runs(head["runs"], head["holders"], len(schema))
+            entries: dict[str, Entry] = {}
+            for region, (mode, copies), holder in zip(schema, held, each_holder(runs), strict=True):
+                entries[region.name] = Entry(region, mode, copies, *holder)
+            read = cls(entries, containers, head["contract"], options, first, roles)
+            read._schema, read._body_bytes, read._runs = schema, body, runs
         if read.to_bytes() != data:
-            raise _malformed("the first line", "the form that it is written in", "another order of holders or runs")
+            raise malformed("the first line", "the form that it is written in", "another order of holders or runs")
         return read
 
     def digest(self, algorithm: str = "blake3") -> str:
@@ -281,63 +346,46 @@ class Declarations:
         return digest.name(algorithm, digest.digest(algorithm, "declarations", self.to_bytes()))
 
 
-def _malformed(where: str, expected: str, found: object) -> FormatError:
-    return FormatError(f"malformed declarations: {where}", expected=expected, found=repr(found)[:100])
-
-
-def _number(value: object, where: str, start: int, stop: int) -> int:
-    if type(value) is not int or not start <= value < stop:
-        raise _malformed(where, f"a number in [{start}, {stop})", value)
-    return value
-
-
-def _sequence(value: object, where: str, length: int | None = None) -> Sequence[Any]:
-    if not isinstance(value, list) or (length is not None and len(value) != length):
-        raise _malformed(where, "a list" + ("" if length is None else f" of {length}"), value)
-    return value
+def _alike(one: Region, two: Region) -> bool:
+    """Tell whether two regions are equal; mostly they are one and the same, and dataclasses do not look for that."""
+    return one is two or one == two
 
 
 def _mapping(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _malformed(where, "an object", value)
+        raise malformed(where, "an object", value)
     return value
 
 
 def _keys(value: object, keys: str) -> dict[str, Any]:
     if not isinstance(value, dict) or sorted(value) != keys.split():
-        raise _malformed("a line", f"an object with {keys}", value)
+        raise malformed("a line", f"an object with {keys}", value)
     return value
 
 
-def _holder(value: object) -> tuple[int, int, int]:
-    first, count, weights = _sequence(value, "holders", 3)
-    if not isinstance(weights, str) or len(weights) != 64 or set(weights) - set("0123456789abcdef"):
-        raise _malformed("holders", "64 hexadecimal digits", weights)
-    return _number(first, "holders", 0, MAX_ROLE), _number(count, "holders", 1, MAX_ROLE), int(weights, 16)
-
-
-def _holders(runs: object, holders: object, regions: int) -> list[tuple[int, int, int]]:
-    """Give the holder of each region."""
-    known = [_holder(one) for one in _sequence(holders, "holders")]
-    found: list[tuple[int, int, int]] = []
-    for run in _sequence(runs, "runs"):
-        index, length = _sequence(run, "runs", 2)
-        index = _number(index, "runs", 0, len(known))
-        found += [known[index]] * _number(length, "runs", 1, regions - len(found) + 1)
-    if len(found) != regions:
-        raise _malformed("runs", f"{regions} regions", len(found))
-    return found
+def _unite_entries(entries: dict[str, Entry], others: Mapping[str, Entry], differences: Differences) -> None:
+    """Take what others declare into `entries`."""
+    for name, theirs in others.items():
+        mine = entries.get(name)
+        if mine is None:
+            entries[name] = Entry(theirs.region, theirs.mode, theirs.copies, *theirs.held_as())
+        elif mine.mode == theirs.mode and mine.copies == theirs.copies and _alike(mine.region, theirs.region):
+            mine.first = min(mine.first, theirs.first)
+            mine.count += theirs.count
+            mine.weights = (mine.weights + theirs.weights) & MASK
+        else:
+            differences.entries(mine, theirs)
 
 
 def _read_body(body: bytes) -> tuple[Schema, list[tuple[str, int]]]:
     plain_body = _keys(canonical.loads(body, what="declarations"), "held schema")
     schema = Schema.from_json(plain_body["schema"])
     held: list[tuple[str, int]] = []
-    for region, row in zip(schema, _sequence(plain_body["held"], "held", len(schema)), strict=True):
-        mode, copies = _sequence(row, "held", 2)
+    for region, row in zip(schema, sequence(plain_body["held"], "held", len(schema)), strict=True):
+        mode, copies = sequence(row, "held", 2)
         if mode not in MODES[region.kind]:
-            raise _malformed("held", " or ".join(MODES[region.kind]), mode)
-        held.append((mode, _number(copies, "copies", 1, MAX_COPIES if mode == "boxes" else 2)))
+            raise malformed("held", " or ".join(MODES[region.kind]), mode)
+        held.append((mode, number(copies, "copies", 1, MAX_COPIES if mode == "boxes" else 2)))
     return schema, held
 
 

@@ -8,6 +8,7 @@ as a destination it is an open prefix, whose own content is not looked at.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from typing import Any, Final
 
@@ -18,10 +19,11 @@ from mpickpt.state import dtypes, values
 from mpickpt.state.capture import Capture, Holding, Node, Part
 from mpickpt.state.generators import GENERATORS
 from mpickpt.state.layout import WRAPPERS, PerOwner, Replicated, Sharded, Spec, Split, Value
-from mpickpt.state.names import Key, escape
+from mpickpt.state.names import Key, all_plain, escape
 from mpickpt.state.region import Box, Region, Rule
 
 MAX_DEPTH: Final = 64
+_ONE: Final = (0, 1)  # the only copy
 _ARRAYS: Final = (np.ndarray, np.memmap)
 _SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray})
 _BUILT_IN: Final = frozenset({dict, list, tuple, set, frozenset, *_SCALARS, *_ARRAYS, *WRAPPERS, Spec})
@@ -59,6 +61,12 @@ def flatten(state: object, role: int, owners: int, *, destination: bool = False)
         ) from None
     walker.holdings.sort(key=lambda holding: holding.region.name)
     return Capture(walker.holdings, walker.containers, nest, walker.open_prefixes)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _array_region(name: str, dtype: str, shape: tuple[int, ...]) -> Region:
+    """Make an array's region; kept, since the same come at every save."""
+    return Region(name, dtype, shape, "array")
 
 
 def stateful(x: object) -> bool:
@@ -172,14 +180,14 @@ class _Walker:
             raise StateError("containers are nested too deeply", region=name, expected=f"at most {MAX_DEPTH} levels")
         self.within.add(id(x))
 
-    def children(self, x: Any, items: Any, kind: str, name: str, depth: int) -> Node:
-        """Walk the items ``(key, value)`` of the container `x`."""
+    def children(self, x: Any, items: Any, kind: str, name: str, depth: int, plain: bool = False) -> Node:
+        """Walk the items ``(key, value)`` of the container `x`; `plain` keys need no escape."""
         self.enter(x, name, depth)
         prefix = f"{name}/" if name else ""
         found: list[tuple[Key, Node]] = []
         for key, item in items:
             try:
-                child = prefix + escape(key)
+                child = prefix + (key if plain else escape(key))
             except StateError as error:
                 raise StateError(error.message, region=name, expected=error.expected, found=error.found) from None
             node = self.array(item, child) if type(item) is np.ndarray else self.walk(item, child, depth + 1)
@@ -196,7 +204,7 @@ class _Walker:
             self.container(name, "dict_int")
         elif not x and name not in self.containers:
             self.container(name, "dict")
-        return self.children(x, x.items(), "dict", name, depth)
+        return self.children(x, x.items(), "dict", name, depth, all_plain(x))
 
     def sequence(self, x: Any, name: str, depth: int) -> Node:
         if type(x) not in (list, tuple):
@@ -241,7 +249,7 @@ class _Walker:
             self.within.remove(id(x))
             # The node keeps what state_dict() gave alive: `known` and `within` go by identity.
             return Node("object", name, x, [("", node)])
-        return Node("object", name, x, [])
+        return Node("object", name, x, ())
 
     # -- leaves ---------------------------------------------------------------------------------------------------
 
@@ -267,9 +275,11 @@ class _Walker:
         )
 
     def array(self, x: Any, name: str) -> Node:
-        region = Region(name, self.dtype(x, name), x.shape, "array")
-        self.holdings.append(Holding(region, "replicated", (0, 1), [Part(Box.whole(x.shape), x)]))
-        return Node("array", name, x, [])
+        dtype = dtypes.name_of(x.dtype, name) if type(x) is np.ndarray else self.dtype(x, name)
+        shape = x.shape
+        region = _array_region(name, dtype, shape)
+        self.holdings.append(Holding(region, "replicated", _ONE, [Part(Box.whole(shape), x)]))
+        return Node("array", name, x, ())
 
     def opaque(self, x: Any, name: str, kind: Any, on_resize: Any = "refuse") -> Node:
         data, finite = None, True
@@ -282,7 +292,7 @@ class _Walker:
         mode: Any = "per_owner" if kind == "per_owner" else "replicated"
         region = Region(name, "uint8", None, kind)
         self.holdings.append(Holding(region, mode, (0, 1), [], data, on_resize, finite))
-        return Node("opaque", name, x, [])
+        return Node("opaque", name, x, ())
 
     def wrapper(self, x: Any, name: str, depth: int) -> Node:
         if isinstance(x, Sharded):
@@ -323,7 +333,7 @@ class _Walker:
         region = Region(name, dtype, x.shape, "array")
         self.holdings.append(Holding(region, "boxes", x.replica, parts))
         arrays = [part.array for part in parts]
-        return Node("array", name, arrays[0], []) if x.single else Node("arrays", name, arrays, [])
+        return Node("array", name, arrays[0], ()) if x.single else Node("arrays", name, arrays, ())
 
     def split(self, x: Split, name: str) -> Node:
         dtype = self.dtype(x.array, name)
@@ -344,4 +354,4 @@ class _Walker:
         region = Region(name, dtype, (x.length, *shape[1:]), "array", rule)
         array: Any = x.array
         self.holdings.append(Holding(region, "boxes", (0, 1), [Part(box, array)]))
-        return Node("array", name, array, [])
+        return Node("array", name, array, ())

@@ -7,8 +7,9 @@ path of no key: the state itself.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, TypeAlias
 
 from mpickpt.errors import FormatError, StateError
@@ -27,8 +28,9 @@ def _quote(match: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8"))
 
 
+@functools.lru_cache(maxsize=1 << 16, typed=True)
 def escape(key: Key) -> str:
-    """Write one key as a part of a name.
+    """Write one key as a part of a name; kept, since the same come at every save.
 
     Raises
     ------
@@ -49,6 +51,19 @@ def escape(key: Key) -> str:
     raise StateError(
         "a key cannot be part of a name", expected="a string, or an integer of at most 19 digits", found=repr(key)[:100]
     )
+
+
+def all_plain(keys: Collection[object]) -> bool:
+    """Tell whether each of many keys is a string that `escape` would give back as it is."""
+    if set(map(type, keys)) != {str}:
+        return False
+    text = "".join(keys)  # type: ignore[arg-type]
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeError:
+            return False
+    return "" not in keys and _SPECIAL.search(text) is None
 
 
 def unescape(part: str) -> Key:

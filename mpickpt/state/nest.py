@@ -5,7 +5,8 @@ from __future__ import annotations
 from mpickpt.state.capture import Capture, Holding, Node, Part, Restored
 from mpickpt.state.flatten import flatten
 from mpickpt.state.names import escape, join, split
-from mpickpt.state.rebuild import build, check_containers, check_destination, commit, prepare
+from mpickpt.state.rebuild import build, check_containers, commit, prepare
+from mpickpt.state.targets import check_destination, filled_alone, in_place
 
 __all__ = [
     "Capture",
@@ -18,7 +19,9 @@ __all__ = [
     "check_destination",
     "commit",
     "escape",
+    "filled_alone",
     "flatten",
+    "in_place",
     "join",
     "prepare",
     "split",

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mpickpt.errors import FormatError, SchemaError, StateError
+from mpickpt.native import _native
 from mpickpt.state import dtypes, generators, names, values
 from mpickpt.state.apart import Copy, Setting, check_apart
-from mpickpt.state.capture import CONTAINERS, Capture, Holding, Node, Part, Restored
+from mpickpt.state.capture import CONTAINERS, Capture, Node, Part, Restored
 from mpickpt.state.flatten import stateful
 from mpickpt.state.layout import WRAPPERS, Spec
 from mpickpt.state.names import Key
+from mpickpt.state.places import Places
+from mpickpt.state.region import Box, Shape
+from mpickpt.state.targets import check_destination, fillable
 
 _KINDS = frozenset(CONTAINERS) | {f"object {kind}" for kind in ("list", "tuple", "dict_int")}
 
@@ -35,48 +39,6 @@ def check_containers(containers: object, path: str | None = None) -> dict[str, s
         if not isinstance(kind, str) or kind not in _KINDS:
             raise FormatError("unknown kind of container", region=name, path=path, found=repr(kind)[:100])
     return dict(containers)
-
-
-def check_destination(capture: Capture) -> list[str]:
-    """Look at what is to be filled, before anything is.
-
-    Returns
-    -------
-    list of str
-        Names of array regions with a part that becomes a new array: a `Spec`, or an array that is read-only.
-
-    Raises
-    ------
-    StateError
-        For a writeable array whose elements share memory, as `numpy.lib.stride_tricks` makes them.
-    """
-    fresh = []
-    for holding in capture.holdings:
-        made = False
-        for part in holding.parts:
-            array = part.array
-            if isinstance(array, Spec) or not array.flags.writeable:
-                made = True
-            elif 0 in array.strides and _overlaps(array):
-                raise StateError(
-                    "elements of a destination share memory",
-                    region=holding.region.name,
-                    expected="an array with memory of its own for each element",
-                    found=f"shape {array.shape} with strides {array.strides}",
-                )
-        if made:
-            fresh.append(holding.region.name)
-    return fresh
-
-
-def _overlaps(array: np.ndarray[Any, Any]) -> bool:
-    return array.size > 0 and any(
-        stride == 0 and length > 1 for stride, length in zip(array.strides, array.shape, strict=True)
-    )
-
-
-def _in_place(array: np.ndarray[Any, Any] | Spec) -> bool:
-    return not isinstance(array, Spec) and array.flags.writeable and not _overlaps(array)
 
 
 def build(restored: Restored, containers: Mapping[str, str]) -> Any:
@@ -196,7 +158,7 @@ def prepare(capture: Capture, restored: Restored, containers: Mapping[str, str])
     capture : Capture
         Of ``flatten(..., destination=True)``.
     restored : Restored
-        What was read for it.
+        What was read for it. An array of the destination's own in there is filled otherwise.
     containers : mapping
         Escaped path -> kind, as saved.
 
@@ -223,8 +185,7 @@ def prepare(capture: Capture, restored: Restored, containers: Mapping[str, str])
     check_apart(filling.copies, filling.settings)
 
     def fill() -> Any:
-        for target, source, _ in filling.copies:
-            np.copyto(target, source, casting="equiv")
+        _copy([(target, source) for target, source, _ in filling.copies if source is not None])
         for generator, source, _ in filling.settings:
             generators.set_from(generator, source)
         for container, content in filling.contents:
@@ -251,12 +212,25 @@ def commit(capture: Capture, restored: Restored, containers: Mapping[str, str]) 
     return prepare(capture, restored, containers)()
 
 
+def _copy(pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
+    """Copy each source to its target: in one call what needs no other order of bytes and has no gaps."""
+    targets, sources = Places.of([target for target, _ in pairs]), Places.of([source for _, source in pairs])
+    plain = targets.contiguous & targets.writeable & sources.contiguous & (targets.nbytes == sources.nbytes)
+    plain &= np.fromiter((target.dtype == source.dtype for target, source in pairs), np.bool_, len(pairs))
+    rows = np.column_stack((targets.addresses, sources.addresses, targets.nbytes))[plain]
+    _native.copy_all(rows, np.zeros(1, np.int64))
+    for at in np.flatnonzero(~plain).tolist():
+        target, source = pairs[at]
+        np.copyto(target, source, casting="equiv")
+
+
 class _Filling:
     """Works out what is to be done to a destination, without doing any of it."""
 
     def __init__(self, capture: Capture, restored: Restored, containers: Mapping[str, str]) -> None:
         self.restored = restored
         self.holdings = {holding.region.name: holding for holding in capture.holdings}
+        self.shapes: dict[Box, Shape] = {}  # of boxes, of which most are alike
         self.copies: list[Copy] = []
         self.settings: list[Setting] = []
         self.contents: list[tuple[Any, Any]] = []
@@ -279,7 +253,9 @@ class _Filling:
                 raise self.missing(node.name)
             self.loads.append((node.name, original.load_state_dict, self.tree.at(node.name)))
             return original
-        children = [(key, self.make(child)) for key, child in node.children]
+        children = [
+            (key, self.arrays(child)[0] if child.kind == "array" else self.make(child)) for key, child in node.children
+        ]
         if kind in ("list", "dict", "dataclass"):
             self.replace(original, node.children, children)
         if kind == "list":
@@ -300,12 +276,12 @@ class _Filling:
             same[key] = child
         return same
 
-    def replace(self, container: Any, nodes: list[tuple[Key, Node]], made: list[tuple[Key, Any]]) -> None:
+    def replace(self, container: Any, nodes: Sequence[tuple[Key, Node]], made: list[tuple[Key, Any]]) -> None:
         """Have plain values of the caller's own container replaced: a variable may hold it. Wrappers stay in it."""
         frozen = getattr(getattr(container, "__dataclass_params__", None), "frozen", False)
-        for (key, node), (_, value) in zip(nodes, made, strict=True):
-            if node.kind == "opaque" and not frozen:
-                self.items.append((container, key, value))
+        if not frozen:
+            values = zip(nodes, made, strict=True)
+            self.items += [(container, key, value) for (key, node), (_, value) in values if node.kind == "opaque"]
 
     def refilled(self, container: Any, content: Any) -> Any:
         """Have a mutable container filled in place: the caller's own variable may hold it."""
@@ -322,34 +298,34 @@ class _Filling:
         )
 
     def arrays(self, node: Node) -> list[Any]:
-        holding = self.holdings[node.name]
-        found = self.restored.arrays.get(node.name)
+        name = node.name
+        holding = self.holdings[name]
+        found = self.restored.arrays.get(name)
         if found is None and all(part.box.empty for part in holding.parts):
             return [_nothing(part) for part in holding.parts]
         if found is None or len(found) != len(holding.parts):
-            raise self.missing(node.name)
+            raise self.missing(name)
+        dtype = holding.region.dtype
         made = []
         for part, source in zip(holding.parts, found, strict=True):
-            target = part.array
-            self.fits(holding, part, source)
+            target, box = part.array, part.box
+            shape = self.shapes.get(box)
+            if shape is None:
+                shape = self.shapes[box] = box.shape
+            if source.shape != shape or dtypes.name_of(source.dtype, name) != dtype:
+                raise SchemaError(
+                    "what was read does not fit the destination",
+                    region=name,
+                    expected=f"{dtype} of shape {shape}",
+                    found=f"{source.dtype} of shape {source.shape}",
+                    unharmed="nothing of the destination was changed",
+                )
             if isinstance(target, Spec) or not target.flags.writeable:
                 made.append(source)
             else:
-                if target is not source:
-                    self.copies.append((target, source, node.name))
+                self.copies.append((target, None if target is source else source, name))
                 made.append(target)
         return made
-
-    def fits(self, holding: Holding, part: Part, source: np.ndarray[Any, Any]) -> None:
-        region = holding.region
-        if source.shape != part.box.shape or dtypes.name_of(source.dtype, region.name) != region.dtype:
-            raise SchemaError(
-                "what was read does not fit the destination",
-                region=region.name,
-                expected=f"{region.dtype} of shape {part.box.shape}",
-                found=f"{source.dtype} of shape {source.shape}",
-                unharmed="nothing of the destination was changed",
-            )
 
     def opaque(self, node: Node) -> Any:
         name = node.name
@@ -379,7 +355,7 @@ class _Filling:
             if (
                 isinstance(value, np.ndarray)
                 and value.shape == target.shape
-                and _in_place(target)
+                and fillable(target)
                 and value.dtype in (target.dtype, target.dtype.newbyteorder("<"))
             ):
                 self.copies.append((target, value, name))
@@ -427,4 +403,4 @@ def _nothing(part: Part) -> np.ndarray[Any, Any]:
     return np.empty(array.shape, array.dtype) if isinstance(array, Spec) else array
 
 
-__all__ = ["build", "check_containers", "check_destination", "commit", "prepare"]
+__all__ = ["build", "check_containers", "commit", "prepare"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from mpickpt import canonical, digest
 from mpickpt.errors import FormatError, StateError
@@ -26,9 +26,8 @@ _MAX_BYTES: Final = 1 << 62
 MAX_NDIM: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A half-open cuboid ``lo <= index < hi`` of a region."""
+class Box(NamedTuple):
+    """A half-open cuboid ``lo <= index < hi`` of a region. A tuple, since there may be tens of thousands."""
 
     lo: Shape
     hi: Shape
@@ -36,7 +35,7 @@ class Box:
     @staticmethod
     def whole(shape: Sequence[int]) -> Box:
         """Give the box of a whole region; `shape` is its shape."""
-        return _whole(tuple(shape))
+        return _whole(shape if type(shape) is tuple else tuple(shape))
 
     @property
     def shape(self) -> Shape:
@@ -169,8 +168,7 @@ def shares(length: int, owners: int) -> list[range]:
     return [range(*share_of(length, owners, role)) for role in range(owners)]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """How a region is cut along one axis over all roles: by `shares`, or by equal rounded-up blocks as torch.chunk."""
 
     name: Literal["balanced", "ceil"]
@@ -189,8 +187,7 @@ class Rule:
         return Box(tuple(lo), tuple(hi))
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(NamedTuple):
     """One named global array, or one opaque value (``uint8``, shape None: its length may differ from save to save)."""
 
     name: str
@@ -202,7 +199,12 @@ class Region:
     @property
     def nbytes(self) -> int:
         """Bytes of an array region; 0 of an opaque one, whose length is not in the schema."""
-        return 0 if self.shape is None else math.prod(self.shape) * dtypes.itemsize(self.dtype)
+        return 0 if self.shape is None else _bytes_of(self.shape, self.dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _bytes_of(shape: Shape, dtype: str) -> int:
+    return math.prod(shape) * dtypes.itemsize(dtype)
 
 
 class Schema:
@@ -218,12 +220,13 @@ class Schema:
         If two regions have one name.
     """
 
-    __slots__ = ("_digests", "_ordinals", "regions")
+    __slots__ = ("_digests", "_ordinals", "_text", "regions")
 
     def __init__(self, regions: Iterable[Region]) -> None:
         self.regions: tuple[Region, ...] = tuple(sorted(regions, key=operator.attrgetter("name")))
         self._ordinals = {region.name: ordinal for ordinal, region in enumerate(self.regions)}
         self._digests: dict[str, str] = {}
+        self._text: bytes | None = None
         if len(self._ordinals) != len(self.regions):
             for one, two in zip(self.regions, self.regions[1:], strict=False):
                 if one.name == two.name:
@@ -246,6 +249,12 @@ class Schema:
 
     __hash__ = None  # type: ignore[assignment]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all array regions together."""
+        sizes = Counter(map(operator.itemgetter(1, 2), self.regions))  # by dtype and shape: most are like others
+        return sum(count * _bytes_of(shape, dtype) for (dtype, shape), count in sizes.items() if shape is not None)
+
     def ordinal(self, name: str) -> int:
         """Give the place of the region called `name`; KeyError where there is none."""
         return self._ordinals[name]
@@ -254,24 +263,34 @@ class Schema:
         """Hash name -> dtype, shape, kind of all regions, as ``ALGORITHM:HEX``. Rules and copies are not in it."""
         found = self._digests.get(algorithm)
         if found is None:
-            plain = {r.name: {"dtype": r.dtype, "kind": r.kind, "shape": r.shape} for r in self.regions}
-            found = digest.name(algorithm, digest.digest(algorithm, "schema", canonical.dumps(plain)))
+            ruled = any(region.rule is not None for region in self.regions)
+            text = self._text_of(_without_rule) if ruled else self.text()
+            found = digest.name(algorithm, digest.digest(algorithm, "schema", text))
             self._digests[algorithm] = found
         return found
 
     def to_json(self) -> dict[str, Any]:
         """Give it as plain data: name -> dtype, shape (null where opaque), kind, and the rule where there is one."""
-        plain: dict[str, Any] = {}
+        return {region.name: _with_rule(region) for region in self.regions}
+
+    def text(self) -> bytes:
+        """Give `to_json` as canonical JSON; kept, since it stands in every root and in every declaration."""
+        if self._text is None:
+            self._text = self._text_of(_with_rule)
+        return self._text
+
+    def _text_of(self, told: Callable[[Region], dict[str, Any]]) -> bytes:
+        """Write name -> what is told of the region as canonical JSON; most are like others in all but the name."""
+        known: dict[tuple[Any, ...], str] = {}
+        entries = []
+        quoted = canonical.quoted
         for region in self.regions:
-            entry: dict[str, Any] = {
-                "dtype": region.dtype,
-                "kind": region.kind,
-                "shape": None if region.shape is None else list(region.shape),
-            }
-            if region.rule is not None:
-                entry["rule"] = [region.rule.name, region.rule.axis]
-            plain[region.name] = entry
-        return plain
+            like = region[1:]
+            text = known.get(like)
+            if text is None:
+                text = known[like] = ":" + canonical.dumps(told(region)).decode()
+            entries.append(quoted(region.name) + text)
+        return ("{" + ",".join(entries) + "}").encode()
 
     @classmethod
     def from_json(cls, plain: object, path: str | None = None) -> Schema:
@@ -285,6 +304,16 @@ class Schema:
         if not isinstance(plain, Mapping):
             raise FormatError("the schema is no JSON object", path=path, found=type(plain).__name__)
         return cls(_region(name, entry, path) for name, entry in plain.items())
+
+
+def _without_rule(region: Region) -> dict[str, Any]:
+    shape = None if region.shape is None else list(region.shape)
+    return {"dtype": region.dtype, "kind": region.kind, "shape": shape}
+
+
+def _with_rule(region: Region) -> dict[str, Any]:
+    plain = _without_rule(region)
+    return plain if region.rule is None else plain | {"rule": [region.rule.name, region.rule.axis]}
 
 
 def _whole_number(value: object, below: int) -> bool:

@@ -1,12 +1,13 @@
-"""Reading the claims of epochs."""
+"""Reading the claims of epochs, and what jobs have said of their end."""
 
 from __future__ import annotations
 
 import logging
 import os
 
-from mpickpt.errors import IntegrityError
-from mpickpt.format.names import claim_name, parse_claim_name
+from mpickpt.errors import CheckpointError, IntegrityError
+from mpickpt.format.ended import Ended
+from mpickpt.format.names import claim_name, ended_name, parse_claim_name
 from mpickpt.format.records import Claim
 from mpickpt.store.files import names_in, read_record
 
@@ -47,3 +48,19 @@ def read_claim(path: str, epoch: int) -> Claim:
             "a claim is of another epoch than its name says", path=file, expected=epoch, found=found.epoch
         )
     return found
+
+
+def read_ended(path: str, epoch: int) -> str | None:
+    """Give how the job that had an epoch said that it ended; None where it has not, or nobody can read it.
+
+    It is told and never decides anything, so that a damaged one is worth a warning and no more.
+    """
+    file = os.path.join(path, ended_name(epoch))
+    try:
+        found = Ended.decode(read_record(file, "an end"), file)
+    except FileNotFoundError:
+        return None
+    except CheckpointError as error:
+        _log.warning("how the job of epoch %d ended cannot be read: %s", epoch, error)
+        return None
+    return found.reason if found.epoch == epoch else None

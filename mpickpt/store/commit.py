@@ -22,9 +22,10 @@ import uuid
 from enum import Enum
 
 from mpickpt.errors import StoreError
-from mpickpt.failpoints import reach
 from mpickpt.native import _native
+from mpickpt.store.presence import is_directory
 from mpickpt.store.refusal import store_error
+from mpickpt.store.steps import Steps
 
 TEMPORARY = ".tmp-"
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -110,37 +111,28 @@ def write_new(path: str, data: bytes) -> None:
     StoreError
         If it exists or any step fails; what was written is removed again.
     """
-    fd = create(path)
-    try:
-        _write_sync_close(fd, path, data)
-    except BaseException:
-        remove_quietly(path)
-        raise
+    steps = Steps()
+    add_new(steps, path, data)
+    error = steps.run()
+    if error is not None:
+        if steps.went_behind(0):  # else it is another's
+            remove_quietly(path)
+        raise error
 
 
-def _write_sync_close(fd: int, path: str, data: bytes) -> None:
-    try:
-        _native.pwrite_all(fd, data, 0)
-        reach("commit.written")
-    except OSError as error:
-        close_quietly(fd)
-        raise store_error(error, "write", path, len(data)) from error
-    except BaseException:
-        close_quietly(fd)
-        raise
-    _sync(fd, path, len(data))
-    try:
-        reach("commit.synced")
-    except BaseException as error:
-        close_quietly(fd)
-        if isinstance(error, OSError):
-            raise store_error(error, "sync", path, len(data)) from error
-        raise
-    _close(fd, path, len(data))
-    try:
-        reach("commit.closed")
-    except OSError as error:
-        raise store_error(error, "close", path, len(data)) from error
+def add_new(steps: Steps, path: str, data: bytes, folder: str | None = None) -> None:
+    """Add what `write_new` does to a list; `folder` is made where it is found missing."""
+    _add_write_sync_close(steps, steps.create(path, folder), path, data)
+
+
+def _add_write_sync_close(steps: Steps, slot: int, path: str, data: bytes) -> None:
+    size = len(data)
+    steps.write(slot, data, 0, "write", path, size)
+    steps.reach("commit.written")
+    steps.sync(slot, "sync", path, size)
+    steps.reach("commit.synced")
+    steps.close(slot, "close", path, size)
+    steps.reach("commit.closed")
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -152,23 +144,83 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _place(source: str, target: str, made: tuple[int, int], way: Way) -> bool:
-    """Stage 3. True: `target` is our file. False: the name was taken by another."""
-    try:
-        if way is Way.RENAME:
-            _native.rename_noreplace(source, target)
-        else:
-            _native.link(source, target)
-        return True
-    except OSError as error:
-        # The reply may be lost or wrong (a network file system that repeats a request): what is there decides.
+class Publication:
+    """A file that is put under a name that others look up: the four stages, as a list that is done in one go.
+
+    Parameters
+    ----------
+    directory, name, data, way, fence
+        As for `publish`.
+    steps : Steps, optional
+        The list that they are added to.
+    """
+
+    def __init__(
+        self, directory: str, name: str, data: bytes, way: Way, fence: bool = False, steps: Steps | None = None
+    ) -> None:
+        self.steps = steps = Steps() if steps is None else steps
+        self._target, self._source = os.path.join(directory, name), temporary(directory)
+        slot = steps.create(self._source)
+        self._made = steps.identify(slot, self._source)
+        _add_write_sync_close(steps, slot, self._source, data)
+        kind = _native.RENAME if way is Way.RENAME else _native.LINK
+        self._placing = steps.place(kind, self._source, self._target)
+        steps.reach("commit.placed")
+        add_directory_sync(steps, directory, fence)
+        steps.reach("commit.directory-synced")
+        # Not before the directory's sync: until then the temporary name may be the only durable one. When the process
+        # ends before this, both names stay, and that is as good as published.
+        if way is Way.LINK:
+            steps.remove(self._source)
+        self._end = len(steps)
+
+    def run(self) -> bool:
+        """Do it in this thread; see `publish`."""
+        return self.conclude(self.steps.run())
+
+    def conclude(self, error: BaseException | None) -> bool:
+        """Say what came of it. Where `error` is what the list failed with this asks the file system, and cleans up.
+
+        An error of what was added to the list after this is not this one's.
+        """
+        steps = self.steps
+        if error is None or steps.failed >= self._end:
+            return True
+        placed = steps.went_behind(self._placing)
         try:
-            ours = {made, _identity(source)}
-            there = _identity(target)
+            if not placed and steps.failed == self._placing and isinstance(error, OSError):
+                if not self._ours(error):
+                    remove_quietly(self._source)
+                    return False
+                placed = True
+                error = steps.go_on()
+        except StoreError as unknown:
+            error = unknown
+        if error is None or steps.failed >= self._end:
+            if os.path.lexists(self._source):
+                remove_quietly(self._source)
+            return True
+        steps.tidy()
+        if not placed:
+            remove_quietly(self._source)
+            if isinstance(error, StoreError):
+                error.path = self._target
+            raise error
+        raise _published(error, self._target) if isinstance(error, OSError) else error
+
+    def _ours(self, error: OSError) -> bool:
+        """Tell after an error of the third stage whether the target is our file, or the name was taken by another.
+
+        The reply may be lost or wrong (a network file system that repeats a request): what is there decides.
+        """
+        try:
+            ours = {self.steps.identity(self._made), _identity(self._source)}
+            there = _identity(self._target)
         except OSError as unknown:
-            raise store_error(unknown, "placing the file, and finding out whether it was placed,", target) from error
+            doing = "placing the file, and finding out whether it was placed,"
+            raise store_error(unknown, doing, self._target) from error
         if there is None:
-            raise store_error(error, "placing the file", target) from error
+            raise error
         return there in ours
 
 
@@ -198,36 +250,7 @@ def publish(directory: str, name: str, data: bytes, way: Way, fence: bool = Fals
     StoreError
         If any stage failed. With ``published = True`` the file is in place, but perhaps not durable.
     """
-    target = os.path.join(directory, name)
-    source = temporary(directory)
-    try:
-        fd = create(source)
-        try:
-            found = os.fstat(fd)
-        except OSError as error:
-            close_quietly(fd)
-            raise store_error(error, "a look at the new file", source) from error
-        _write_sync_close(fd, source, data)
-        won = _place(source, target, (found.st_dev, found.st_ino), way)
-    except BaseException as error:
-        remove_quietly(source)
-        if isinstance(error, StoreError):
-            error.path = target
-        raise
-    if not won:
-        remove_quietly(source)
-        return False
-    try:
-        reach("commit.placed")
-        sync_directory(directory, fence)
-        reach("commit.directory-synced")
-    except OSError as error:
-        raise _published(error, target) from error
-    # Not before the directory's sync: until then the temporary name may be the only durable one. When the process
-    # ends before this, both names stay, and that is as good as published.
-    if way is Way.LINK or os.path.lexists(source):
-        remove_quietly(source)
-    return True
+    return Publication(directory, name, data, way, fence).run()
 
 
 def _published(error: OSError, target: str) -> StoreError:
@@ -264,23 +287,28 @@ def sync_directory(path: str, fence: bool = False) -> None:
     StoreError
         If either failed; it is not tried again. EINVAL alone (a directory that cannot be synced at all) is passed over.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _native.fsync(fd)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise store_error(error, "sync of a directory", path) from error
+    steps = Steps()
+    add_directory_sync(steps, path, fence)
+    _run(steps)
+
+
+def add_directory_sync(steps: Steps, path: str, fence: bool = False, absent: bool = False) -> None:
+    """Add what `sync_directory` does to a list; `absent`: the directory need not be there."""
+    steps.sync_directory(path, absent)
     if fence:
         mark = temporary(path)
-        try:
-            sync_close(create(mark), mark)
-        finally:
-            remove_quietly(mark)
+        steps.scrap.append(mark)
+        slot = steps.create(mark, absent=absent)
+        steps.sync(slot, "sync", mark, None, absent)
+        steps.close(slot, "close", mark, None)
+        steps.remove(mark)
+
+
+def _run(steps: Steps) -> None:
+    error = steps.run()
+    if error is not None:
+        steps.tidy()
+        raise error
 
 
 def refresh(path: str) -> None:
@@ -291,11 +319,17 @@ def refresh(path: str) -> None:
     StoreError
         If the directory cannot be written.
     """
+    steps = Steps()
+    add_refresh(steps, path)
+    _run(steps)
+
+
+def add_refresh(steps: Steps, path: str) -> None:
+    """Add what `refresh` does to a list."""
     mark = temporary(path)
-    try:
-        _close(create(mark), mark, None)
-    finally:
-        remove_quietly(mark)
+    steps.scrap.append(mark)
+    steps.close(steps.create(mark), "close", mark, None)
+    steps.remove(mark)
 
 
 def sync_file(path: str) -> None:
@@ -315,6 +349,8 @@ def sync_file(path: str) -> None:
 
 def make_directory(path: str, sync_parent: bool = True, fence: bool = False, ours: bool = False) -> bool:
     """Make a directory and make its name durable in its parent.
+
+    The parent is synced where the directory is there already, too: whoever made it may have been killed before that.
 
     Parameters
     ----------
@@ -336,8 +372,10 @@ def make_directory(path: str, sync_parent: bool = True, fence: bool = False, our
         if sync_parent:
             sync_directory(os.path.dirname(path) or ".", fence)
     except FileExistsError as error:
-        if not os.path.isdir(path):
+        if not is_directory(path):
             raise store_error(NotADirectoryError(errno.ENOTDIR, ""), "making a directory", path) from error
+        if sync_parent:
+            sync_directory(os.path.dirname(path) or ".", fence)
         return False
     except OSError as error:
         if ours:

@@ -143,6 +143,8 @@ def _arrays(first: Generation, second: Generation, pairs: Sequence[tuple[int, in
             if open_region is not None and open_region is not region and open_region.name in found:
                 yield _told(open_region, found.pop(open_region.name))
             open_region = region
+            assert left.out is not None
+            assert right.out is not None
             _compare(left.out, right.out, start, region.name, found)
     if open_region is not None and open_region.name in found:
         yield _told(open_region, found.pop(open_region.name))

@@ -9,7 +9,8 @@ from mpickpt.errors import CheckpointError, IntegrityError, NotFoundError
 from mpickpt.format.manifest import Manifest
 from mpickpt.format.names import attempt_name, claim_name
 from mpickpt.format.records import Claim, Void
-from mpickpt.store.lineage import RootName
+from mpickpt.store.lineage import RootName, counting
+from mpickpt.store.presence import is_directory, there
 
 if TYPE_CHECKING:
     from mpickpt.store.directory import Directory
@@ -28,7 +29,7 @@ def check(directory: Directory) -> None:
     """
     claims = directory.claims()
     names = directory.roots()
-    if claims and not os.path.isdir(directory.roots_path):
+    if claims and not is_directory(directory.roots_path):
         raise IntegrityError(
             "there are claims, but no directory of roots",
             path=directory.roots_path,
@@ -45,9 +46,10 @@ def check(directory: Directory) -> None:
             found="no claim" if newest is None else f"a newest claim of epoch {newest.epoch}",
         )
     _check_readable(directory, names)
-    if newest is not None and newest.from_epoch is not None:
-        _check_origin(directory, newest, names)
-    if claims or names or os.path.lexists(directory.run_path):
+    current = next(reversed(counting(claims)), None)
+    if current is not None and current.from_epoch is not None:
+        _check_origin(directory, current, names)
+    if claims or names or there(directory.run_path):
         _check_run(directory, claims)
 
 
@@ -56,7 +58,9 @@ def _check_readable(directory: Directory, names: list[RootName]) -> None:
     first: CheckpointError | None = None
     for root in reversed(names):
         try:
-            if isinstance(directory.read_root(root.name), Manifest):
+            found = directory.read_root(root.name)
+            if isinstance(found, Manifest):
+                directory.checked = root.name, found
                 return
         except NotFoundError:
             continue  # rotated since the listing
@@ -67,13 +71,19 @@ def _check_readable(directory: Directory, names: list[RootName]) -> None:
 
 
 def _check_origin(directory: Directory, claim: Claim, names: list[RootName]) -> None:
+    """Refuse a claim whose origin is not there; once it has saved, the origin may have been rotated."""
     there = [root for root in names if (root.epoch, root.step) == (claim.from_epoch, claim.from_step)]
+    there += [root for root in names if root.epoch == claim.epoch]
+    path = os.path.join(directory.epochs_path, claim_name(claim.epoch))
     if not any(directory.is_root(root.name) is not False for root in there):
         raise IntegrityError(
             "the newest claim continues from a root that is not there",
             path=directory.roots_path,
             expected=f"the root of epoch {claim.from_epoch}, step {claim.from_step}",
             found="none",
+            advice="bring that root and its files back from a copy. If a job that went on rotated it while the one of "
+            f"epoch {claim.epoch} began and was killed, or if you removed it, move {path} away: the run then goes on "
+            "from the newest generation without it (`mpickpt ls RUN` lists them all)",
         )
 
 

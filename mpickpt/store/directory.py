@@ -12,15 +12,18 @@ from collections.abc import Container, Iterable
 from typing import Final
 
 from mpickpt.errors import CheckpointError, NotFoundError, StateError, StoreError, from_record
+from mpickpt.format.ended import Ended
 from mpickpt.format.fields import FORMAT
 from mpickpt.format.manifest import Manifest, decode_root
-from mpickpt.format.names import claim_name, parse_root_name
+from mpickpt.format.names import claim_name, ended_name, parse_root_name
 from mpickpt.format.records import Claim, RunInfo, Void, record
+from mpickpt.state.region import Schema
 from mpickpt.store import claims, commit, damage, filesystem, keeping, opening
 from mpickpt.store.commit import Way
 from mpickpt.store.files import names_in, open_regular, read_record
 from mpickpt.store.filesystem import Promise
 from mpickpt.store.lineage import RootName, descends, origins_of
+from mpickpt.store.presence import there
 from mpickpt.store.refusal import store_error
 
 #: How a void record begins: canonical JSON has sorted keys, and a root's first key is another.
@@ -63,6 +66,11 @@ class Directory:
         self._fence = False
         self._run: RunInfo | None = None
         self._own_run: str | None = None
+        self._no_voids: set[str] = set()
+        #: What all owners declare: of a root that has this schema it need not be parsed.
+        self.expected: Schema | None = None
+        #: The root that the last look for damage has read: whoever had it made may take it, and not read it again.
+        self.checked: tuple[str, Manifest] | None = None
         self._kinds: dict[str, bool] = {}  # name of a readable root or void -> whether it is a root
 
     # ------------------------------------------------------------------ opening
@@ -214,10 +222,14 @@ class Directory:
             data = read_record(path, "a root manifest")
         except FileNotFoundError as error:
             raise NotFoundError("the generation is gone, or never was", path=path) from error
-        found = decode_root(data, path, digest=digest)
+        found = decode_root(data, path, digest=digest, like=self.expected)
         damage.check_place(name, found, path, None if digest else self.own_run)
         self._kinds[name] = isinstance(found, Manifest)
         return found
+
+    def published(self, name: str) -> None:
+        """Note that this process has just placed a root under a name: `is_root` need not read it."""
+        self._kinds[name] = True
 
     def is_root(self, name: str) -> bool | None:
         """Tell whether a published root stands under a name (True), a void (False), or what cannot be read (None)."""
@@ -230,11 +242,14 @@ class Directory:
 
     def is_void(self, name: str) -> bool:
         """Tell whether a void stands under a name; of a root only the first bytes are read."""
+        if name in self._no_voids:
+            return False
         if name not in self._kinds:
             try:
                 fd, _ = open_regular(self.root_path(name), "a root manifest")
                 try:
                     if not os.pread(fd, len(VOID_BEGINS), 0).startswith(VOID_BEGINS):
+                        self._no_voids.add(name)  # what stands under a name is never another
                         return False
                 finally:
                     os.close(fd)
@@ -285,7 +300,7 @@ class Directory:
             if self.publish(self.roots_path, name, mine.encode()[0]):
                 return from_record(mine.error_record)
         except StoreError as trouble:  # a disk may be too full for a void and still tell what stands there
-            if commit.was_published(trouble) or not os.path.lexists(self.root_path(name)):
+            if commit.was_published(trouble) or not there(self.root_path(name)):
                 raise
         found = self.read_root(name)
         self.sync_root(name)
@@ -348,7 +363,23 @@ class Directory:
         """
         if self.publish(self.epochs_path, claim_name(claim.epoch), claim.encode()[0]):
             return True
-        return claims.read_claim(self.epochs_path, claim.epoch).nonce == claim.nonce
+        if claims.read_claim(self.epochs_path, claim.epoch).nonce != claim.nonce:
+            return False
+        self.sync_claim(claim.epoch)
+        return True
+
+    def ended(self, epoch: int) -> str | None:
+        """Give how the job that had an epoch said that it ended; None where it has said nothing that can be read."""
+        return claims.read_ended(self.epochs_path, epoch)
+
+    def end(self, ended: Ended) -> bool:
+        """Write down how the job that had an epoch ends; False where that was said already. StoreError as ever."""
+        return self.publish(self.epochs_path, ended_name(ended.epoch), ended.encode()[0])
+
+    def sync_claim(self, epoch: int) -> None:
+        """Sync a claim and its directory, for whoever finds it there and relies on it; raises as `sync_root`."""
+        commit.sync_file(os.path.join(self.epochs_path, claim_name(epoch)))
+        commit.sync_directory(self.epochs_path, self.fence)
 
     def lineage(self, fresh: bool = False, judges: list[Claim] | None = None) -> list[RootName]:
         """List the generations that the present run descends from, the newest last.
@@ -372,7 +403,7 @@ class Directory:
         The pin is a record in ``pins/`` with the root's own file name. NotFoundError if there is no such generation,
         StoreError if the pin cannot be written.
         """
-        if parse_root_name(name) is None or not os.path.lexists(self.root_path(name)) or self.is_root(name) is False:
+        if parse_root_name(name) is None or not there(self.root_path(name)) or self.is_root(name) is False:
             raise NotFoundError("there is no such generation to pin", path=self.root_path(name))
         commit.make_directory(self.pins_path, fence=self.fence)
         self.publish(self.pins_path, name, record({"format": FORMAT, "kind": "pin"})[0])

@@ -82,9 +82,12 @@ def read_exact(fd: int, offset: int, into: memoryview, path: str) -> None:
     except OSError as error:
         raise store_error(error, "read", path) from error
     if count != len(into):
-        raise IntegrityError(
-            "a file is truncated", path=path, expected=f"{len(into)} bytes at {offset}", found=f"{count} bytes"
-        )
+        raise truncated(path, offset, len(into))
+
+
+def truncated(path: str, offset: int, size: int) -> IntegrityError:
+    """Say that a file was cut while it was read."""
+    return IntegrityError("a file is truncated", path=path, expected=f"{size} bytes at {offset}", found="fewer")
 
 
 def read_record(path: str, what: str, limit: int = MAX_BYTES) -> bytes:

@@ -1,7 +1,7 @@
 """What the file system under a store can do, tried before the first write, and what is promised there.
 
 The probe uses free names in a fresh directory: with a target that exists even a file system that knows no
-no-replace rename answers EEXIST. docs/protocol.md has the table.
+no-replace rename answers EEXIST. docs/durability.md has the table, which is made from the one here.
 """
 
 from __future__ import annotations
@@ -23,39 +23,76 @@ from mpickpt.store.refusal import store_error
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """One row of the table: what is known of a file system before it is tried."""
+class Kind:
+    """One row of the table: what is known of a file system before it is tried.
+
+    Attributes
+    ----------
+    name : str
+    durable : str
+        ``proven``: tried by us through power cuts; ``vendor``: read in its source or its maker's word; ``server``: up
+        to the server and how it is set up; ``none``: nothing is promised.
+    rests_on : str
+        What a finished save rests on there.
+    fence : bool
+        Whether a directory's own sync may do nothing.
+    trust_rename : bool
+        Whether a no-replace rename that has worked in the probe is relied on.
+    """
 
     name: str
     durable: str
+    rests_on: str
     fence: bool = False
     trust_rename: bool = True
-    note: str = ""
 
 
-_FENCED: Final = "a directory's own sync may do nothing here: a new file is created, synced and removed after it"
-_KINDS: Final = {
-    0xEF53: _Kind("ext4", "proven"),
-    0x58465342: _Kind("xfs", "proven"),
-    0x9123683E: _Kind("btrfs", "proven"),
-    0x794C7630: _Kind("overlay", "proven", note="as durable as the file system of its upper layer"),
-    0x01021994: _Kind("tmpfs", "none", note="memory: not durable, nothing survives a restart of the machine"),
-    0x858458F6: _Kind("ramfs", "none", note="memory: not durable, nothing survives a restart of the machine"),
-    0x6969: _Kind("nfs", "server", note="durable where the server is exported sync"),
-    0x0BD00BD0: _Kind("lustre", "vendor", fence=True, note=_FENCED),
-    0x19830326: _Kind("beegfs", "vendor", fence=True, note=_FENCED),
-    0x47504653: _Kind("gpfs", "vendor", fence=True, note=_FENCED),
-    0x00C36400: _Kind("ceph", "vendor"),
-    0x65735546: _Kind(
-        "fuse", "server", trust_rename=False, note="some FUSE clients ignore no-replace and replace: link is used"
+_TRIED: Final = "the disk keeps what it has flushed; power cuts were tried on images of it"
+_FENCED: Final = "a directory's own sync may do nothing: a new file is made, synced and removed in it afterwards"
+_MEMORY: Final = "memory: not durable, nothing survives a restart of the machine"
+KINDS: Final = {
+    0xEF53: Kind("ext4", "proven", _TRIED),
+    0x58465342: Kind("xfs", "proven", _TRIED),
+    0x9123683E: Kind("btrfs", "proven", _TRIED),
+    0x794C7630: Kind("overlay", "proven", "as durable as the file system of its upper layer"),
+    0x01021994: Kind("tmpfs", "none", _MEMORY),
+    0x858458F6: Kind("ramfs", "none", _MEMORY),
+    0x6969: Kind("nfs", "server", "durable where the server exports it sync; its disks are its own affair"),
+    0x0BD00BD0: Kind("lustre", "vendor", _FENCED, fence=True),
+    0x19830326: Kind("beegfs", "vendor", _FENCED, fence=True),
+    0x47504653: Kind("gpfs", "vendor", _FENCED, fence=True),
+    0x00C36400: Kind("ceph", "vendor", "its sync waits for the metadata server and the data's replicas"),
+    0x65735546: Kind(
+        "fuse",
+        "server",
+        "whatever serves it; some clients ignore no-replace and replace, so link is used",
+        trust_rename=False,
     ),
-    0x01021997: _Kind("9p", "server"),
-    0xFE534D42: _Kind("smb2", "server"),
-    0xFF534D42: _Kind("cifs", "server"),
-    0x2FC12FC1: _Kind("zfs", "vendor"),
-    0xF2F52010: _Kind("f2fs", "vendor"),
+    0x01021997: Kind("9p", "server", "the host's file system, and whether its server passes syncs on"),
+    0xFE534D42: Kind("smb2", "server", "the server, and whether it passes syncs on to its disks"),
+    0xFF534D42: Kind("cifs", "server", "the server, and whether it passes syncs on to its disks"),
+    0x2FC12FC1: Kind("zfs", "vendor", "its intent log; not where the dataset has sync=disabled"),
+    0xF2F52010: Kind("f2fs", "vendor", "its log; not where it is mounted with fsync_mode=nobarrier"),
 }
-_UNKNOWN: Final = _Kind("unknown", "none", fence=True, note="this file system is not in the table: nothing is promised")
+UNKNOWN: Final = Kind(
+    "unknown", "none", "this file system is not in the table: nothing is promised, and all is done", fence=True
+)
+
+
+def table() -> list[tuple[str, str, str, str, str]]:
+    """Give the table of docs/durability.md: name, how files are placed, fence, what is promised, what it rests on."""
+    found = {kind.name: kind for kind in (*KINDS.values(), UNKNOWN)}
+    return [
+        (
+            kind.name,
+            "renameat2 if it works, or link" if kind.trust_rename else "link",
+            "yes" if kind.fence else "no",
+            kind.durable,
+            kind.rests_on,
+        )
+        for kind in found.values()
+    ]
+
 
 # What "this file system cannot" looks like; everything else is a fault and is told as one.
 _CANNOT: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK, errno.ENOTTY})
@@ -81,8 +118,8 @@ class Promise:
         Whether `link` worked here and left an existing target alone.
     durable : str
         ``proven``, ``vendor``, ``server`` or ``none``.
-    notes : tuple of str
-        What else a person should know.
+    rests_on : str
+        What a finished save rests on, for a person.
     """
 
     kind: str
@@ -92,7 +129,7 @@ class Promise:
     no_replace: bool
     link: bool
     durable: str
-    notes: tuple[str, ...] = ()
+    rests_on: str
 
     def to_json(self) -> dict[str, Any]:
         """Give it as plain data: what ``mpickpt fsprobe`` prints."""
@@ -104,7 +141,7 @@ class Promise:
             "no_replace": self.no_replace,
             "link": self.link,
             "durable": self.durable,
-            "notes": list(self.notes),
+            "rests_on": self.rests_on,
         }
 
 
@@ -164,7 +201,7 @@ def probe(directory: str) -> Promise:
         magic = _native.statfs_type(directory)
     except OSError as error:
         raise store_error(error, "a look at the file system", directory) from error
-    kind = _KINDS.get(magic, _UNKNOWN)
+    kind = KINDS.get(magic, UNKNOWN)
     place = os.path.join(directory, f"{commit.TEMPORARY}probe-{uuid.uuid4().hex}")
     try:
         try:
@@ -185,8 +222,7 @@ def probe(directory: str) -> Promise:
     return _promise(directory, magic, kind, renames, links)
 
 
-def _promise(directory: str, magic: int, kind: _Kind, renames: bool, links: bool) -> Promise:
-    notes = [kind.note] if kind.note else []
+def _promise(directory: str, magic: int, kind: Kind, renames: bool, links: bool) -> Promise:
     if renames and kind.trust_rename:
         way = Way.RENAME
     elif links:
@@ -201,4 +237,4 @@ def _promise(directory: str, magic: int, kind: _Kind, renames: bool, links: bool
             unharmed="nothing was written",
             advice="name a directory on another file system for the store",
         )
-    return Promise(kind.name, magic, way, kind.fence, renames, links, kind.durable, tuple(notes))
+    return Promise(kind.name, magic, way, kind.fence, renames, links, kind.durable, kind.rests_on)

@@ -1,25 +1,22 @@
-"""The search for NaN and infinities: in a payload while it is written, in arrays that were read."""
+"""The search for NaN and infinities: in a payload while it is written, in values that were read."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpickpt.errors import NonFiniteError
-from mpickpt.format.layout import Layout, PieceSpec
+from mpickpt.format.layout import Entry, Layout, PieceSpec
 from mpickpt.native import _native
 from mpickpt.state import dtypes, values
+from mpickpt.state.capture import Capture
 from mpickpt.state.region import Schema
-from mpickpt.store.threads import Pool, share
 
 if TYPE_CHECKING:
-    from mpickpt.store.reader import Want
-
-_TASK_BYTES = 8 << 20
-"""Small arrays are scanned many at a time."""
+    from mpickpt.store.source import Source
 
 
 class Scan:
@@ -53,11 +50,20 @@ class Scan:
             at += 1
 
     def _refuse(self, offset: int, data: memoryview, start: int) -> NonFiniteError:
-        entries = self._layout.entries
-        entry = entries[bisect.bisect_right([one.offset for one in entries], offset) - 1]
+        entry = self._entry(offset)
         dtype = dtypes.dtype_of(entry.spec.dtype)
         value = np.frombuffer(data[offset - start : offset - start + dtype.itemsize], dtype)[0]
         return nonfinite_error(entry.spec, (offset - entry.offset) // dtype.itemsize, value, self._layout.role)
+
+    def _entry(self, offset: int) -> Entry:
+        entries = self._layout.entries
+        return entries[bisect.bisect_right([one.offset for one in entries], offset) - 1]
+
+    def refusal(self, offset: int, source: Source) -> NonFiniteError:
+        """Give the refusal of the element that lies at `offset` in the payload of local pieces."""
+        entry = self._entry(offset)
+        flat = (offset - entry.offset) // dtypes.itemsize(entry.spec.dtype)
+        return nonfinite_error(entry.spec, flat, source.element(offset), self._layout.role)
 
 
 def allowing(region: str) -> str:
@@ -79,54 +85,8 @@ def nonfinite_error(spec: PieceSpec, flat: int, value: object, role: int | None)
     )
 
 
-def check_finite(
-    schema: Schema, wants: Sequence[Want], refuses: Callable[[str], bool], pool: Pool | None, path: str
-) -> None:
-    """Scan what was read.
-
-    Parameters
-    ----------
-    schema : Schema
-    wants : sequence of Want
-        Filled.
-    refuses : callable
-        Tells for a region's name whether NaN and infinities are refused.
-    pool : Pool or None
-    path : str
-        The root, for messages.
-
-    Raises
-    ------
-    NonFiniteError
-        With region, index in the region and value.
-    """
-
-    def work(wants: list[Want]) -> None:
-        for want in wants:
-            region = schema[want.ordinal]
-            plain: np.ndarray[Any, Any] = np.ascontiguousarray(want.out, dtypes.dtype_of(region.dtype)).reshape(-1)
-            flat = _native.first_nonfinite(plain.view(np.uint8), region.dtype)
-            if flat >= 0:
-                spec = PieceSpec(want.ordinal, region.name, want.box, region.dtype, plain.nbytes)
-                error = nonfinite_error(spec, flat, plain[flat], None)
-                error.path = path
-                raise error
-
-    tasks: list[list[Want]] = [[]]
-    size = 0
-    for want in wants:
-        region = schema[want.ordinal]
-        if dtypes.is_floating(region.dtype) and refuses(region.name):
-            tasks[-1].append(want)
-            size += want.out.nbytes
-            if size >= _TASK_BYTES:
-                tasks.append([])
-                size = 0
-    share(pool, work, tasks)
-
-
 def check_finite_values(schema: Schema, opaque: Mapping[int, bytes], refuses: Callable[[str], bool], path: str) -> None:
-    """Look through values and per-owner values that were read, by ordinal, as `check_finite` does through arrays.
+    """Look through values and per-owner values that were read, by ordinal.
 
     Raises
     ------
@@ -145,4 +105,23 @@ def check_finite_values(schema: Schema, opaque: Mapping[int, bytes], refuses: Ca
                 expected="finite numbers",
                 found="a NaN or an infinity in it",
                 advice=allowing(name),
+            )
+
+
+def check_values(capture: Capture, refuses: Callable[[str], bool], role: int) -> None:
+    """Refuse values that are not finite; arrays are scanned as they are written.
+
+    Raises
+    ------
+    NonFiniteError
+    """
+    for holding in capture.holdings:
+        if not holding.finite and refuses(holding.region.name):
+            raise NonFiniteError(
+                "a value is not finite",
+                role=role,
+                region=holding.region.name,
+                expected="finite numbers",
+                found="a NaN or an infinity in it",
+                advice=allowing(holding.region.name),
             )

@@ -15,13 +15,17 @@ from mpickpt.errors import CheckpointError, CoverageError, FormatError, Integrit
 from mpickpt.format.layout import CHUNK
 from mpickpt.format.manifest import ChildRecord, Manifest, ShardRecord, Void, decode_root, manifest_file
 from mpickpt.state import coverage
-from mpickpt.state.region import Box, Schema
+from mpickpt.state.region import Schema
+from mpickpt.store.bulk import work_off
+from mpickpt.store.destination import Want
 from mpickpt.store.files import below, read_record
-from mpickpt.store.finite import check_finite, check_finite_values
-from mpickpt.store.reader import Reading, Shard, Want, check_level
-from mpickpt.store.threads import Buffers, Pool, share
-from mpickpt.store.wanted import Wanted
-from mpickpt.store.writer import Progress, batches
+from mpickpt.store.finite import check_finite_values
+from mpickpt.store.presence import there
+from mpickpt.store.progress import Progress
+from mpickpt.store.reader import Reading
+from mpickpt.store.shard import Shard, check_level
+from mpickpt.store.threads import Buffers, Pool
+from mpickpt.store.wanted import Need, Wanted
 
 if TYPE_CHECKING:
     from mpickpt.store.directory import Directory
@@ -145,12 +149,8 @@ class Generation:
 
     def gone(self, path: str, what: str) -> CheckpointError:
         """Say what a missing file means: rotated if the root is gone too, else damage."""
-        if not os.path.lexists(self.path):
-            return NotFoundError(
-                "the generation was removed while it was read (rotated)",
-                path=self.path,
-                advice="choose another generation",
-            )
+        if not there(self.path):
+            return rotated(self.path)
         return IntegrityError(f"{what} is missing", path=path, expected="the file of its record", found="nothing")
 
     def check_root(self) -> None:
@@ -177,7 +177,7 @@ class Generation:
         self._root_checked = True
 
     def _check_cover(self, manifest: Manifest, path: str) -> None:
-        pieces = ((ordinal, Box(lo, hi)) for shard in manifest.shards for ordinal, lo, hi in shard.pieces)
+        pieces = ((ordinal, (lo, hi)) for shard in manifest.shards for ordinal, lo, hi in shard.pieces)
         try:
             mine = coverage.cover_of(self.schema, pieces)
         except CoverageError as error:
@@ -233,6 +233,10 @@ class Generation:
         self._manifests[record.role] = found
         return found
 
+    def forget(self) -> None:
+        """Let go of the manifests that were read, but the root; whoever needs one again reads it again."""
+        self._manifests.clear()
+
     def manifests(self) -> Iterator[tuple[str, Manifest]]:
         """Read all manifests, the root first, in preorder, as (path, manifest); raises as `child`."""
         yield self.path, self.root
@@ -255,6 +259,10 @@ class Generation:
             return Shard(path, record, self.root.prefix, self.schema)
         except FileNotFoundError:
             raise self.gone(path, "a shard") from None
+
+    def received_shard(self, record: ShardRecord, top: memoryview) -> Shard:
+        """Make a shard of which another owner passes on what it reads; raises as `Shard.received`."""
+        return Shard.received(self.path_of(record.file), record, self.root.prefix, self.schema, top)
 
     # ------------------------------------------------------------------ reading
 
@@ -300,19 +308,38 @@ class Generation:
             If a value is not finite where that is refused.
         IntegrityError, FormatError, NotFoundError, StoreError, StateError, Cancelled
         """
-        check_level(level)
+        found = self.fetch(self.needs(wants, opaque, role), check_level(level), progress, refuses)
+        if refuses is not None:
+            self.check_values(found, refuses)
+        return found
+
+    def needs(self, wants: Sequence[Want], opaque: Iterable[int], role: int | None = None) -> list[Need]:
+        """Say which shards must be read, from the manifests alone: the first half of `read`, and raises as that does.
+
+        Owners that want the same get the same list, in the same order.
+        """
         self.check_root()
         wanted = Wanted(self.schema, wants, opaque, role, self.root.owners)
         self._visit(wanted, role)
         wanted.finish(self.path)
+        return wanted.needs()
+
+    def fetch(
+        self,
+        needs: Sequence[Need],
+        level: str,
+        progress: Progress | None = None,
+        refuses: Callable[[str], bool] | None = None,
+    ) -> dict[int, bytes]:
+        """Read what `needs` said: the second half of `read`, but for `check_values`."""
         found: dict[int, bytes] = {}
-        needs = wanted.needs()
         for start in range(0, len(needs), _OPEN):
-            found |= self._read_shards(needs[start : start + _OPEN], level, progress)
-        if refuses is not None:
-            check_finite(self.schema, wants, refuses, self.pool, self.path)
-            check_finite_values(self.schema, found, refuses, self.path)
+            found |= self._read_shards(needs[start : start + _OPEN], level, progress, refuses)
         return found
+
+    def check_values(self, values: Mapping[int, bytes], refuses: Callable[[str], bool]) -> None:
+        """Refuse a NaN or an infinity in values that were read, where that is refused: NonFiniteError."""
+        check_finite_values(self.schema, values, refuses, self.path)
 
     def _visit(self, wanted: Wanted, role: int | None) -> None:
         """Read the manifests that are needed, and take from each what it has."""
@@ -347,7 +374,7 @@ class Generation:
             passed.extend(found.children)
 
     def _read_shards(
-        self, needs: Sequence[tuple[ShardRecord, list[Want], list[int]]], level: str, progress: Progress | None
+        self, needs: Sequence[Need], level: str, progress: Progress | None, refuses: Callable[[str], bool] | None
     ) -> dict[int, bytes]:
         shards: list[Shard] = []
         readings: list[Reading] = []
@@ -355,20 +382,10 @@ class Generation:
             for record, wants, opaque in needs:
                 shard = self.open_shard(record)
                 shards.append(shard)
-                readings.append(shard.plan(wants, opaque, checked=True))
-            tasks = [
-                (reading, reading.chunks[batch.start : batch.stop])
-                for reading in readings
-                for batch in batches(len(reading.chunks), reading.shard.layout.chunk)
-            ]
+                readings.append(Reading.of(shard, wants, opaque, checked=True, refuses=refuses))
             buffers = Buffers(CHUNK)
-
-            def work(task: tuple[Reading, list[int]]) -> None:
-                reading, indices = task
-                for index in indices:
-                    reading.read(index, level, buffers, progress)
-
-            share(self.pool, work, tasks)
+            told = progress or Progress()
+            work_off(self.pool, [job for reading in readings for job in reading.jobs(level, buffers, told)], told)
         finally:
             for shard in shards:
                 shard.close()
@@ -396,4 +413,11 @@ class Generation:
         return [file for file in below(self.data_path) if file not in named]
 
 
-__all__ = ["Generation", "Want"]
+def rotated(path: str) -> NotFoundError:
+    """Give the refusal where a root that was chosen is gone: an older job, which still ran, has saved and rotated."""
+    return NotFoundError(
+        "the generation was removed while it was read (rotated)", path=path, advice="choose another generation"
+    )
+
+
+__all__ = ["Generation", "Need", "Want", "rotated"]

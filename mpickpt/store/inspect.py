@@ -15,10 +15,13 @@ from mpickpt.state.rebuild import build, check_containers
 from mpickpt.state.region import Box
 from mpickpt.state.values import decode
 from mpickpt.store import report
+from mpickpt.store.ancestry import epochs_of
 from mpickpt.store.directory import Directory, RootName
 from mpickpt.store.generation import Generation, Want
-from mpickpt.store.reader import check_level, memory_for
+from mpickpt.store.memory import memory_for
+from mpickpt.store.presence import there
 from mpickpt.store.report import DAMAGED, LIVE, ORPHANED, Report, Verdict
+from mpickpt.store.shard import check_level
 from mpickpt.store.verdicts import verdicts_of_root, verdicts_of_store
 
 
@@ -57,7 +60,7 @@ class Store:
         self._directory = Directory(path).open(write=False, check=False)
         self.path = self._directory.path
         places = (os.path.join(self.path, "run.json"), self._directory.roots_path, self._directory.epochs_path)
-        if not any(map(os.path.lexists, places)):
+        if not any(map(there, places)):
             raise NotFoundError("this directory is no store", path=self.path, expected="run.json, roots/ or epochs/")
 
     def __repr__(self) -> str:
@@ -106,6 +109,12 @@ class Store:
         if not listed:
             self.check()
         return listed
+
+    def epochs(self) -> list[report.Epoch]:
+        """List all continuations with what each saved and how it ended, oldest first; raises as `generations`."""
+        claims = self._directory.claims()
+        ended = {claim.epoch: self._directory.ended(claim.epoch) for claim in claims}
+        return epochs_of(claims, self.generations(), ended)
 
     def generation(self, which: int | str | None = None) -> report.Generation:
         """Tell of one generation what `generations` tells.

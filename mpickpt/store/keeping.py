@@ -17,6 +17,8 @@ from mpickpt.failpoints import reach
 from mpickpt.format.names import parse_root_name
 from mpickpt.store import commit
 from mpickpt.store.files import names_in
+from mpickpt.store.lineage import counting
+from mpickpt.store.presence import is_directory, there
 from mpickpt.store.refusal import store_error
 
 if TYPE_CHECKING:
@@ -115,9 +117,9 @@ def _remove_tree(path: str) -> bool:
 def sweep(directory: Directory, orphans: bool = False) -> list[str]:
     """Remove what failed attempts left behind.
 
-    That is: files of attempts without a root, of epochs below the newest claim; files of voided attempts; void records
-    of epochs below the newest claim; temporary files older than an hour, by the file system's own clock. The newest
-    epoch's attempt without a root may be under way and stays, as do its void records.
+    That is: files of attempts without a root, of epochs below the newest claim that counts; files of voided attempts;
+    void records of such epochs; temporary files older than an hour, by the file system's own clock. The newest epoch's
+    attempt without a root may be under way and stays, as do its void records.
 
     Parameters
     ----------
@@ -139,8 +141,8 @@ def sweep(directory: Directory, orphans: bool = False) -> list[str]:
     """
     directory.open(write=False)
     claims = directory.claims()
-    newest = claims[-1].epoch if claims else 0
-    names = directory.roots(fresh=os.path.isdir(directory.roots_path))
+    newest = max((claim.epoch for claim in counting(claims)), default=0)
+    names = directory.roots(fresh=is_directory(directory.roots_path))
     kinds = {root.name: directory.is_root(root.name) for root in names}
     pinned = directory.pins()
     removed: list[str] = []
@@ -167,10 +169,8 @@ def _sweep_attempts(directory: Directory, kinds: dict[str, bool | None], newest:
         parsed = parse_root_name(name)
         if parsed is None:
             continue
-        if name in kinds:
-            dead = kinds[name] is False
-        else:
-            dead = parsed[1] < newest and not os.path.lexists(directory.root_path(name))
+        unnamed = name not in kinds and parsed[1] < newest and not there(directory.root_path(name))
+        dead = unnamed or kinds.get(name) is False
         path = directory.data_of(name)
         if dead and _remove_tree(path):
             removed.append(path)

@@ -16,6 +16,8 @@ from mpickpt.format.manifest import Manifest
 from mpickpt.format.records import RunInfo
 from mpickpt.store import commit
 from mpickpt.store.files import names_in, read_record
+from mpickpt.store.presence import is_directory, there
+from mpickpt.store.refusal import store_error
 
 if TYPE_CHECKING:
     from mpickpt.store.directory import Directory
@@ -27,8 +29,8 @@ def open_directory(directory: Directory, write: bool, check: bool) -> None:
     """Look, probe, check, make what is missing: in this order. See `Directory.open`."""
     path = directory.path
     made: list[str] = []
-    if not os.path.isdir(path):
-        if os.path.lexists(path):
+    if not is_directory(path):
+        if there(path) and not is_directory(path):  # looked at again: a rival may just have made it
             raise _no_directory(path)
         if not write:
             raise NotFoundError("there is no store", path=path)
@@ -63,18 +65,51 @@ def _no_directory(path: str) -> StoreError:
 def _make_path(path: str) -> list[str]:
     """Make the directory and those above it that are missing; give those that were made, outermost first."""
     missing = []
-    while not os.path.isdir(path) and os.path.dirname(path) != path:
+    while not is_directory(path) and os.path.dirname(path) != path:
         missing.append(path)
         path = os.path.dirname(path)
-    return [path for path in reversed(missing) if commit.make_directory(path)]
+    return [path for path in reversed(missing) if commit.make_directory(path, sync_parent=False)]
+
+
+def _sync_path(path: str, fence: bool) -> None:
+    """Make the names durable that lead to a new store.
+
+    Not before the probe has told whether that takes a fence. Directories that were there may have been made by a job
+    that was killed before it synced them; where this user cannot write, no job of theirs made any.
+    """
+    device = _device(path)
+    while (above := os.path.dirname(path)) != path:
+        if _device(above) != device or not os.access(above, os.R_OK | os.W_OK | os.X_OK):
+            return
+        try:
+            commit.sync_directory(above, fence)
+        except StoreError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):  # a server may know better than `access`
+                return
+            raise
+        path = above
+
+
+def _device(path: str) -> int:
+    try:
+        return os.stat(path).st_dev
+    except OSError as error:
+        raise store_error(error, "a look at a directory", path) from error
 
 
 def _prepare(directory: Directory) -> None:
-    """Make what is missing, the claims' directory last: claims without ``roots/`` are damage."""
+    """Make what is missing and durable; run.json comes last, and where it stands all else is known to be durable."""
+    new = not there(directory.run_path)
+    if new:
+        _sync_path(directory.path, directory.fence)
     for path in (directory.roots_path, directory.data_path, directory.epochs_path):
-        if not commit.make_directory(path, fence=directory.fence):
+        if commit.make_directory(path, sync_parent=False):
+            new = True
+        else:
             commit.refresh(path)  # writable, before anything is claimed; and no listing out of a cache
-    if not os.path.lexists(directory.run_path):
+    if new:
+        commit.sync_directory(directory.path, directory.fence)
+    if not there(directory.run_path):
         run = known_run(directory) or uuid.uuid4().hex
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         directory.publish(directory.path, "run.json", RunInfo(format=FORMAT, run=run, created=now).encode()[0])

@@ -1,103 +1,40 @@
-"""Verified reads of a shard: only the chunks that are needed, each checked whole before its bytes count.
-
-Opening checks, in this order: the size against the manifest's record, head and tables against the recorded digest,
-then the header itself, then header against record. So damage is named as damage before a hostile header is looked at.
-"""
+"""Verified reads of a shard: only the chunks that are needed, each checked whole before its bytes count."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mpickpt import digest
-from mpickpt.errors import FormatError, IntegrityError, StateError, StoreError
-from mpickpt.format.layout import CRC_BYTES, DIGEST_BYTES, Entry, Layout
-from mpickpt.format.manifest import Prefix, ShardRecord
-from mpickpt.format.shard import agree, chunk_digest, head_size, locate_tables, parse, verify_tables
+from mpickpt.errors import NonFiniteError
+from mpickpt.format.layout import Entry
 from mpickpt.native import _native
 from mpickpt.state import dtypes
-from mpickpt.state.region import Box, Region, Schema, flat_boxes
-from mpickpt.store.commit import close_quietly
-from mpickpt.store.files import open_regular, read_exact
-from mpickpt.store.source import GRAIN, flat_bytes
+from mpickpt.state.places import Places
+from mpickpt.state.region import Box, flat_boxes
+from mpickpt.store.bulk import Job, Numbers, Result, numbers, work_off
+from mpickpt.store.destination import Want, check_destination
+from mpickpt.store.finite import nonfinite_error
+from mpickpt.store.progress import Progress
+from mpickpt.store.shard import Shard, check_level
 from mpickpt.store.threads import Buffers
-from mpickpt.store.writer import Progress
-
-LEVELS = ("full", "fast")
-_WHAT = "a shard"
 
 
-@dataclass(slots=True)
-class Want:
-    """A box that is wanted, and where it goes.
+class _Part:
+    """Bytes of one piece that go to one destination, or nowhere; but for those of `_Flat`."""
 
-    Parameters
-    ----------
-    ordinal : int
-        The region's place in the schema.
-    box : Box
-        Which part of it; not empty.
-    out : numpy.ndarray
-        Of the box's shape and the region's dtype, any strides and byte order; writeable. Private to the reader until
-        all has been verified.
-    """
-
-    ordinal: int
-    box: Box
-    out: np.ndarray[Any, Any]
-
-
-def memory_for(region: Region, box: Box) -> np.ndarray[Any, Any]:
-    """Make a private destination: the memory for a box of an array region.
-
-    Raises
-    ------
-    StoreError
-        If there is no such memory (ENOMEM): the region is greater than this machine, or a forged schema says so.
-    """
-    dtype = dtypes.dtype_of(region.dtype)
-    try:
-        return np.empty(box.shape, dtype)
-    except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can tell
-        raise StoreError(
-            "there is no memory for a region",
-            errno=errno.ENOMEM,
-            region=region.name,
-            expected=f"{box.size * dtype.itemsize} bytes, for [{box.text()}] of {region.dtype}",
-            unharmed="the store and all arrays",
-            advice="read a part of it, or restore it on more owners",
-        ) from error
-
-
-def check_level(level: str) -> str:
-    """Refuse a level that is none: "full" (digests) or "fast" (CRCs)."""
-    if level not in LEVELS:
-        raise StateError("unknown level of verification", expected=" or ".join(LEVELS), found=repr(level)[:100])
-    return level
-
-
-class _Job:
-    """Bytes of one piece that go to one destination."""
-
-    __slots__ = ("entry", "flat", "meet", "start", "stop", "want")
+    __slots__ = ("entry", "meet", "size", "start", "stop", "want")
 
     def __init__(self, entry: Entry, want: Want, meet: Box) -> None:
         self.entry = entry
         self.want = want
         self.meet = meet
         box = entry.spec.box
-        self.start, self.stop = entry.offset, entry.offset + entry.spec.nbytes  # of the payload, that may be needed
-        self.flat: np.ndarray[Any, Any] | None = None
-        if meet == box:
-            self.flat = flat_bytes(want.out if box == want.box else want.out[box.relative(want.box)])
-        else:
+        self.size = entry.spec.nbytes
+        self.start, self.stop = entry.offset, entry.offset + self.size  # of the payload, that may be needed
+        if meet != box:
             shape = box.shape
             size = dtypes.itemsize(entry.spec.dtype)
             first = tuple(lo - at for lo, at in zip(meet.lo, box.lo, strict=True))
@@ -118,114 +55,121 @@ class _Job:
 
     def needs(self, lo: int, hi: int) -> bool:
         """Tell whether any of the bytes [lo, hi) of the piece is wanted."""
-        return self.flat is not None or next(self._parts(lo, hi), None) is not None
+        return self.meet == self.entry.spec.box or next(self._parts(lo, hi), None) is not None
 
     def put(self, lo: int, hi: int, data: np.ndarray[Any, Any]) -> None:
-        """Copy `data`, the piece's bytes [lo, hi), to where they go."""
-        if self.flat is not None:
-            self.flat[lo:hi] = data
+        """Copy `data`, the piece's bytes [lo, hi), to where they go, if anywhere: no flat memory."""
+        out = self.want.out
+        if out is None:
             return
         dtype = dtypes.dtype_of(self.entry.spec.dtype)
         values = data.view(dtype)
         first = lo // dtype.itemsize
         for index, here, meet in self._parts(lo, hi):
             source = values[index - first : index - first + here.size].reshape(here.shape)
-            self.want.out[meet.relative(self.want.box)] = source[meet.relative(here)]
+            out[meet.relative(self.want.box)] = source[meet.relative(here)]
 
 
-class Shard:
-    """One shard, opened for verified reads.
+def _meet(piece: Box, wanted: Box) -> Box | None:
+    return None if piece.ndim != wanted.ndim or piece.ndim == 0 else piece.intersect(wanted)
 
-    Parameters
+
+class _Flat:
+    """Pieces that go whole into memory where they lie as in the payload: one table, since there may be thousands.
+
+    Attributes
     ----------
-    path : str
-        The file.
-    record : ShardRecord
-        What a manifest says of it.
-    prefix : Prefix
-        The manifest's.
-    schema : Schema
-        The capture's.
-
-    Raises
-    ------
-    FileNotFoundError
-        If nothing is there: what that means, the caller knows.
-    IntegrityError
-        If it has another size, or its header or tables are not what the record names.
-    FormatError
-        If it is malformed, or header and manifest disagree.
-    StoreError
-        If it cannot be read.
+    rows : numpy.ndarray of int64, shape (n, 4)
+        As `_native.scatter` takes them, by offset: offset, bytes, address, the number of a dtype that must be finite or
+        -1. The addresses are good for as long as this object is kept.
     """
 
-    def __init__(self, path: str, record: ShardRecord, prefix: Prefix, schema: Schema) -> None:
-        self.path = path
-        self.record = record
-        self._fd, size = open_regular(path, _WHAT)
-        try:
-            self.layout = self._open(size, prefix, schema)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(
+        self, entries: Sequence[Entry], targets: Sequence[np.ndarray[Any, Any]], addresses: Numbers, scans: Numbers
+    ) -> None:
+        self._entries = entries
+        self._targets = targets
+        offsets = np.array([entry.offset for entry in entries], np.int64)
+        sizes = np.array([entry.spec.nbytes for entry in entries], np.int64)
+        self.rows: Numbers = np.column_stack((offsets, sizes, addresses, scans))
+        self._ends = offsets + sizes
 
-    def _open(self, size: int, prefix: Prefix, schema: Schema) -> Layout:
-        record, path = self.record, self.path
-        if size != record.bytes:
-            raise IntegrityError(
-                "a shard is truncated" if size < record.bytes else "a shard is longer than its manifest says",
-                path=path,
-                role=record.role,
-                expected=f"{record.bytes} bytes",
-                found=f"{size} bytes",
-            )
-        head = self._bytes(0, head_size(self._bytes(0, min(8, size)), size, path))
-        offset, chunks = locate_tables(head, size)
-        tables = self._bytes(offset, chunks * (DIGEST_BYTES + CRC_BYTES))
-        self._digests = tables[: chunks * DIGEST_BYTES]
-        self._crcs = tables[chunks * DIGEST_BYTES :]
-        verify_tables(head, self._digests, self._crcs, record.digest, path)
-        layout = parse(head, size, path, schema)
-        agree(layout, record, prefix, path)
-        if layout.chunk % GRAIN or layout.tables_offset != offset or layout.chunks != chunks:
-            raise FormatError(
-                "a shard's chunks are none that can be read",
-                path=path,
-                expected=f"chunks of a multiple of {GRAIN} bytes, tables behind them",
-                found=f"{layout.chunks} chunks of {layout.chunk} bytes",
-            )
-        return layout
+    def chunks(self, chunk: int, count: int) -> Numbers:
+        """Give the numbers of the chunks, of `count`, that hold any of them."""
+        begun = np.zeros(count + 1, np.int64)
+        np.add.at(begun, self.rows[:, 0] // chunk, 1)
+        np.add.at(begun, (self._ends - 1) // chunk + 1, -1)
+        return np.flatnonzero(begun.cumsum())
 
-    def _bytes(self, offset: int, size: int) -> bytes:
-        data = bytearray(size)
-        read_exact(self._fd, offset, memoryview(data), self.path)
-        return bytes(data)
+    def within(self, start: int, stop: int) -> Numbers:
+        """Give the rows of the pieces that have bytes in [start, stop) of the payload."""
+        first = self._ends.searchsorted(start, "right")
+        return self.rows[first : self.rows[:, 0].searchsorted(stop, "left")]
 
-    def close(self) -> None:
-        """Close the file; may be called twice."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            close_quietly(fd)
+    def at(self, offset: int) -> tuple[Entry, np.ndarray[Any, Any]] | None:
+        """Find the piece of a byte of the payload, and what it goes into, as bytes."""
+        number = int(self._ends.searchsorted(offset, "right"))
+        if number == len(self._ends) or self.rows[number, 0] > offset:
+            return None
+        return self._entries[number], self._targets[number].reshape(-1).view(np.uint8)
 
-    def __enter__(self) -> Shard:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+class Reading:
+    """What is read of one shard, chunk by chunk.
 
-    # ------------------------------------------------------------------ planning
+    Attributes
+    ----------
+    chunks : list of int
+        The chunks that are needed, ascending.
+    """
 
-    def plan(self, wants: Iterable[Want], opaque: Iterable[int] = (), checked: bool = False) -> Reading:
+    def __init__(
+        self,
+        shard: Shard,
+        flat: _Flat,
+        parts: list[_Part],
+        opaque: dict[int, np.ndarray[Any, Any]],
+        refuses: Callable[[str], bool] | None,
+    ) -> None:
+        self.shard = shard
+        self._refuses = refuses
+        self._opaque = opaque
+        self._flat = flat
+        self._parts: dict[int, list[_Part]] = {}
+        chunk = shard.layout.chunk
+        for part in parts:
+            offset = part.entry.offset
+            for index in range(part.start // chunk, -(-part.stop // chunk)):
+                start, stop = shard.span(index)
+                lo, hi = max(start - offset, 0), min(stop - offset, part.entry.spec.nbytes)
+                if part.needs(lo, hi):
+                    self._parts.setdefault(index, []).append(part)
+        self.chunks: list[int] = sorted({*self._parts, *flat.chunks(chunk, shard.layout.chunks).tolist()})
+        if len(self.chunks) == shard.layout.chunks:
+            shard.expect_all()
+
+    @classmethod
+    def of(
+        cls,
+        shard: Shard,
+        wants: Iterable[Want],
+        opaque: Iterable[int] = (),
+        checked: bool = False,
+        refuses: Callable[[str], bool] | None = None,
+    ) -> Reading:
         """Find out which chunks hold what is wanted.
 
         Parameters
         ----------
+        shard : Shard
         wants : iterable of Want
-            Boxes of arrays; parts that this shard does not hold are left alone.
+            Boxes of arrays; parts that the shard does not hold are left alone.
         opaque : iterable of int
-            Ordinals of opaque regions that this shard holds.
+            Ordinals of opaque regions that the shard holds.
         checked : bool
             Whether the caller has checked already that the destinations fit.
+        refuses : callable, optional
+            Tells for a region's name whether NaN and infinities are refused in what is read of it.
 
         Raises
         ------
@@ -234,158 +178,177 @@ class Shard:
         """
         by_ordinal: dict[int, list[Want]] = {}
         for want in wants:
-            by_ordinal.setdefault(want.ordinal, []).append(want)
+            known = by_ordinal.get(want.ordinal)
+            if known is None:
+                by_ordinal[want.ordinal] = [want]
+            else:
+                known.append(want)
         ordinals = set(opaque)
         found: dict[int, np.ndarray[Any, Any]] = {}
-        jobs: list[_Job] = []
-        for entry in self.layout.entries:
+        whole: list[tuple[Entry, Want, np.ndarray[Any, Any]]] = []
+        parts: list[_Part] = []
+        for entry in shard.layout.entries:
             spec = entry.spec
+            box = spec.box
             if spec.ordinal in ordinals and spec.opaque:
                 out = found[spec.ordinal] = np.empty(spec.nbytes, np.uint8)
-                jobs.append(_Job(entry, Want(spec.ordinal, spec.box, out), spec.box))
+                whole.append((entry, Want(spec.ordinal, box, out), out))
                 continue
             for want in by_ordinal.get(spec.ordinal, ()):
-                meet = spec.box if want.box == spec.box else _meet(spec.box, want.box)
-                if meet is not None:
-                    if not checked:
-                        check_destination(want, spec.dtype, spec.region)
-                    jobs.append(_Job(entry, want, meet))
-        return Reading(self, jobs, found)
-
-    def expect_all(self) -> None:
-        """Tell the kernel that the whole file will be read, so that it reads further ahead; only a hint."""
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-
-    # ------------------------------------------------------------------ chunks
-
-    def span(self, index: int) -> tuple[int, int]:
-        """Give (start, stop) of a chunk, in bytes from the start of the payload."""
-        return self.layout.chunk_span(index)
-
-    def read_chunk(self, index: int, into: memoryview, level: str) -> None:
-        """Read a chunk and verify it.
-
-        Parameters
-        ----------
-        index : int
-        into : memoryview
-            Of the chunk's size, writable; of no use when this raises.
-        level : {"full", "fast", "both"}
-            By digest, by CRC, or by both.
-
-        Raises
-        ------
-        IntegrityError
-            If it is not the bytes that the table names, or the file is cut.
-        StoreError
-            If it cannot be read.
-        """
-        layout = self.layout
-        start, stop = self.span(index)
-        read_exact(self._fd, layout.data_offset + start, into, self.path)
-        if level != "fast":
-            expected = self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
-            found = chunk_digest(layout.algorithm, into)
-            if found != expected:
-                name = layout.algorithm
-                raise self._damaged(start, stop, digest.name(name, expected), digest.name(name, found))
-        if level != "full":
-            wanted = int.from_bytes(self._crcs[index * CRC_BYTES : (index + 1) * CRC_BYTES], "little")
-            crc = _native.crc32c(into)
-            if crc != wanted:
-                raise self._damaged(start, stop, f"crc32c {wanted:08x}", f"crc32c {crc:08x}")
-
-    def _damaged(self, start: int, stop: int, expected: str, found: str) -> IntegrityError:
-        regions = [
-            entry.spec.region
-            for entry in self.layout.entries
-            if entry.offset < stop and entry.offset + entry.spec.nbytes > start
+                same = want.box == box
+                meet = box if same else _meet(box, want.box)
+                if meet is None:
+                    continue
+                if not checked and want.out is not None:
+                    check_destination(want.out, want.box.shape, spec.dtype, spec.region)
+                if want.out is None or not (same or meet == box):
+                    parts.append(_Part(entry, want, meet))
+                else:
+                    whole.append((entry, want, want.out if same else want.out[box.relative(want.box)]))
+        places = Places.of([target for _, _, target in whole])
+        flat = places.flat.tolist()
+        parts += [
+            _Part(entry, want, entry.spec.box) for (entry, want, _), lies in zip(whole, flat, strict=True) if not lies
         ]
-        more = f"; {len(regions) - 1} more region(s) lie in them" if len(regions) > 1 else ""
-        at = self.layout.data_offset
-        return IntegrityError(
-            f"bytes {at + start} to {at + stop} of a shard are not what its table names{more}",
-            path=self.path,
-            role=self.record.role,
-            region=regions[0] if regions else None,
-            expected=expected,
-            found=found,
+        lying = [one for one, lies in zip(whole, flat, strict=True) if lies]
+        entries = [entry for entry, _, _ in lying]
+        scans = np.array([_scan(entry, refuses) for entry in entries], np.int64)
+        table = _Flat(entries, [target for _, _, target in lying], places.addresses[places.flat], scans)
+        return cls(shard, table, parts, found, refuses)
+
+    def jobs(self, level: str, buffers: Buffers, progress: Progress) -> list[Job]:
+        """Make the jobs of reading all chunks, verifying each, and bringing its bytes to where they are wanted.
+
+        A chunk that belongs whole to one contiguous destination is read right into it, and one of a piece that is only
+        verified goes nowhere.
+        """
+        direct: list[tuple[int, int, int]] = []
+        staged: list[int] = []
+        bulk = self.shard.in_bulk(level)
+        for index in self.chunks:
+            target = self._direct(index) if bulk else None
+            if target is None:
+                staged.append(index)
+            else:
+                direct.append((index, *target))
+        made = [self.shard.job(numbers(direct, 3), level, progress, self._nonfinite)] if direct else []
+        return [*made, *(self._job(index, level, buffers, progress) for index in staged)]
+
+    def _direct(self, index: int) -> tuple[int, int] | None:
+        """Give the address of the memory that is chunk `index` and nothing else, where there is such, and what to scan.
+
+        0 for nowhere.
+        """
+        start, stop = self.shard.span(index)
+        rows, parts = self._flat.within(start, stop), self._parts.get(index, ())
+        if len(rows) + len(parts) != 1:
+            return None
+        if parts:
+            part = parts[0]
+            offset, size, place = part.entry.offset, part.size, 0
+            if part.want.out is not None:
+                return None
+            scan = _scan(part.entry, self._refuses)
+        else:
+            offset, size, place, scan = rows[0].tolist()
+            place += start - offset
+        return (place, scan) if offset <= start and stop <= offset + size else None
+
+    def _check_finite(self, entry: Entry, lo: int, part: np.ndarray[Any, Any]) -> None:
+        """Look through the bytes of a piece from `lo` on."""
+        index = _native.first_nonfinite(part, entry.spec.dtype)
+        if index >= 0:
+            dtype = dtypes.dtype_of(entry.spec.dtype)
+            raise self._refusal(entry, lo // dtype.itemsize + index, part.view(dtype)[index])
+
+    def _nonfinite(self, offset: int, data: np.ndarray[Any, Any] | None = None) -> NonFiniteError:
+        """Give the refusal of the element at `offset` in the payload.
+
+        `data` is its chunk; without, the element was read right to where it goes, or nowhere.
+        """
+        index = offset // self.shard.layout.chunk
+        known = self._flat.at(offset)
+        entry = (
+            known[0] if known else next(p.entry for p in self._parts[index] if 0 <= offset - p.entry.offset < p.size)
         )
+        dtype = dtypes.dtype_of(entry.spec.dtype)
+        inside = offset - entry.offset
+        if data is not None:
+            at = offset - self.shard.span(index)[0]
+            element = data[at : at + dtype.itemsize]
+        elif known is not None:
+            element = known[1][inside : inside + dtype.itemsize]
+        else:
+            element = np.frombuffer(self.shard.peek(offset, dtype.itemsize), np.uint8)
+        return self._refusal(entry, inside // dtype.itemsize, element.view(dtype)[0])
 
+    def _refusal(self, entry: Entry, flat: int, value: object) -> NonFiniteError:
+        error = nonfinite_error(entry.spec, flat, value, None)
+        error.path = self.shard.path
+        return error
 
-def _meet(piece: Box, wanted: Box) -> Box | None:
-    return None if piece.ndim != wanted.ndim or piece.ndim == 0 else piece.intersect(wanted)
+    def _job(self, index: int, level: str, buffers: Buffers, progress: Progress) -> Job:
+        def call(turn: Numbers, most: int) -> Result:
+            self._read(index, level, buffers, progress)
+            return _native.DONE, index
 
+        return Job(1, call, _refused_already)
 
-def check_destination(want: Want, dtype: str, region: str) -> None:
-    """Refuse a destination of another shape or dtype than its box has, or a read-only one: StateError."""
-    out = want.out
-    if out.shape != want.box.shape or dtypes.name_of(out.dtype, region) != dtype or not out.flags.writeable:
-        raise StateError(
-            "a destination has another shape or dtype than its box, or is read-only",
-            region=region,
-            expected=f"a writeable array of {dtype} and shape {want.box.shape}",
-            found=f"{out.dtype} of shape {out.shape}",
-        )
+    def _read(self, index: int, level: str, buffers: Buffers, progress: Progress) -> None:
+        """Read one chunk and verify it; copy its bytes to where they are wanted."""
+        progress.check()
+        start, stop = self.shard.span(index)
+        with room(buffers, stop - start) as buffer:
+            self.fetch(index, level, buffer)
+        progress.add(stop - start)
 
-
-class Reading:
-    """What is read of one shard, chunk by chunk; chunks may be read in any order, from any threads.
-
-    Attributes
-    ----------
-    chunks : list of int
-        The chunks that are needed, ascending.
-    """
-
-    def __init__(self, shard: Shard, jobs: list[_Job], opaque: dict[int, np.ndarray[Any, Any]]) -> None:
-        self.shard = shard
-        self._opaque = opaque
-        self._jobs: dict[int, list[_Job]] = {}
-        chunk = shard.layout.chunk
-        for job in jobs:
-            offset = job.entry.offset
-            for index in range(job.start // chunk, -(-job.stop // chunk)):
-                start, stop = shard.span(index)
-                lo, hi = max(start - offset, 0), min(stop - offset, job.entry.spec.nbytes)
-                if job.needs(lo, hi):
-                    self._jobs.setdefault(index, []).append(job)
-        self.chunks = sorted(self._jobs)
-        if len(self.chunks) == shard.layout.chunks:
-            shard.expect_all()
-
-    def read(self, index: int, level: str, buffers: Buffers, progress: Progress | None = None) -> None:
-        """Read one chunk, verify it, and bring its bytes to where they are wanted.
-
-        A chunk that belongs whole to one contiguous destination is read right into it.
+    def fetch(self, index: int, level: str, into: memoryview) -> None:
+        """Read one chunk into memory of its size as well as to where it is wanted.
 
         Raises
         ------
-        IntegrityError, StoreError, Cancelled
+        IntegrityError, StoreError, NonFiniteError
         """
-        if progress is not None:
-            progress.check()
-        jobs = self._jobs[index]
+        self.shard.read_chunk(index, into, level)
+        self._put(index, into)
+
+    def take(self, index: int, level: str, data: memoryview) -> None:
+        """Verify one chunk that another owner has read, and bring its bytes to where they are wanted.
+
+        Raises
+        ------
+        IntegrityError, NonFiniteError
+        """
+        self.shard.check_chunk(index, data, level)
+        self._put(index, data)
+
+    def _put(self, index: int, buffer: memoryview) -> None:
+        data = np.frombuffer(buffer, np.uint8)
         start, stop = self.shard.span(index)
-        job = jobs[0]
-        offset = job.entry.offset
-        if job.flat is not None and offset <= start and stop <= offset + job.entry.spec.nbytes and len(jobs) == 1:
-            self.shard.read_chunk(index, job.flat[start - offset : stop - offset].data, level)
-        else:
-            with room(buffers, stop - start) as buffer:
-                self.shard.read_chunk(index, buffer, level)
-                data = np.frombuffer(buffer, np.uint8)
-                for job in jobs:
-                    offset = job.entry.offset
-                    lo, hi = max(start - offset, 0), min(stop - offset, job.entry.spec.nbytes)
-                    job.put(lo, hi, data[offset + lo - start : offset + hi - start])
-        if progress is not None:
-            progress.add(stop - start)
+        place = _native.scatter(buffer, start, self._flat.within(start, stop))  # thousands of small pieces by one call
+        if place >= 0:
+            raise self._nonfinite(place, data)
+        for part in self._parts.get(index, ()):
+            offset = part.entry.offset
+            lo, hi = max(start - offset, 0), min(stop - offset, part.size)
+            content = data[offset + lo - start : offset + hi - start]
+            if _scan(part.entry, self._refuses) >= 0:
+                self._check_finite(part.entry, lo, content)
+            part.put(lo, hi, content)
 
     def opaque(self) -> dict[int, bytes]:
         """Give the opaque bytes by ordinal, once all chunks have been read."""
         return {ordinal: out.tobytes() for ordinal, out in self._opaque.items()}
+
+
+def _scan(entry: Entry, refuses: Callable[[str], bool] | None) -> int:
+    """Give the number of a piece's dtype where NaN and infinities are refused in it, else -1."""
+    spec = entry.spec
+    return _native.scan_number(spec.dtype) if refuses is not None and refuses(spec.region) else -1
+
+
+def _refused_already(result: Result) -> BaseException:
+    raise AssertionError(result)
 
 
 @contextmanager
@@ -401,9 +364,8 @@ def room(buffers: Buffers, size: int) -> Iterator[memoryview]:
 def read_shard(
     shard: Shard, wants: Sequence[Want], opaque: Sequence[int] = (), level: str = "full"
 ) -> dict[int, bytes]:
-    """Read what is wanted of one shard in the caller's thread; see `Shard.plan` and `Reading.read`."""
-    reading = shard.plan(wants, opaque)
-    buffers = Buffers(shard.layout.chunk)
-    for index in reading.chunks:
-        reading.read(index, check_level(level), buffers)
+    """Read what is wanted of one shard in the caller's thread; see `Reading`."""
+    reading = Reading.of(shard, wants, opaque)
+    progress = Progress()
+    work_off(None, reading.jobs(check_level(level), Buffers(shard.layout.chunk), progress), progress)
     return reading.opaque()

@@ -61,6 +61,52 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Epoch:
+    """One continuation: what it goes on from, who took it, what it saved.
+
+    Of an epoch whose claim is missing only the number and the generations are known.
+
+    Attributes
+    ----------
+    epoch : int
+    origin : (int, int) or None
+        (epoch, step) of the generation that it goes on from; None for a fresh start.
+    status : {"taken", "superseded", "void", "missing"}
+        Superseded: the same job claimed once more, from a newer generation. Void: it ended before it began.
+    owners : int or None
+    job, host, nodes, time, reason : str or None
+        As the claimant told.
+    restarts : int or None
+        How often the scheduler had started its job again.
+    ended : str or None
+        Why that job ended, or began to, as it said itself; None where it has said nothing: it runs, or was killed.
+    accepted : tuple of (field, then, now, reason)
+        Differences of the contract that were meant.
+    generations : tuple of Generation
+        What was saved in it, oldest first.
+    """
+
+    epoch: int
+    origin: tuple[int, int] | None
+    status: str
+    owners: int | None
+    job: str | None
+    host: str | None
+    nodes: str | None
+    time: str | None
+    reason: str | None
+    accepted: tuple[tuple[str, str, str, str], ...]
+    generations: tuple[Generation, ...]
+    restarts: int | None = None
+    ended: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as plain data."""
+        found = {field: getattr(self, field) for field in self.__slots__}
+        return found | {"generations": [generation.to_json() for generation in self.generations]}
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What a check found of one file.
 
@@ -85,7 +131,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Outcome of a check: a verdict for every file.
+    """Outcome of a check.
+
+    `Store.verify` has a verdict for every file. `Checkpointer.verify`, which is collective, names damaged files only,
+    20 at most, and counts all others: what owners tell each other does not grow with their number.
 
     Attributes
     ----------
@@ -93,17 +142,31 @@ class Report:
     level : {"fast", "full"}
         Fast compares CRCs, full also digests.
     generations : tuple of Generation
-        What was checked.
+        What was checked; none from a collective check.
+    unnamed_good, unnamed_damaged : int
+        Files that were checked, too, and have no verdict in `verdicts`.
     """
 
     verdicts: tuple[Verdict, ...]
     level: str
     generations: tuple[Generation, ...] = ()
+    unnamed_good: int = 0
+    unnamed_damaged: int = 0
 
     @property
     def ok(self) -> bool:
-        """Whether every verdict is well."""
-        return all(verdict.ok for verdict in self.verdicts)
+        """Whether every file is well."""
+        return self.damaged == 0
+
+    @property
+    def good(self) -> int:
+        """How many files are well."""
+        return sum(verdict.ok for verdict in self.verdicts) + self.unnamed_good
+
+    @property
+    def damaged(self) -> int:
+        """How many files are not."""
+        return len(self.failed) + self.unnamed_damaged
 
     @property
     def failed(self) -> tuple[Verdict, ...]:
@@ -134,6 +197,8 @@ class Report:
         return {
             "ok": self.ok,
             "level": self.level,
+            "good": self.good,
+            "damaged": self.damaged,
             "generations": [generation.to_json() for generation in self.generations],
             "files": [verdict.to_json() for verdict in self.verdicts],
         }

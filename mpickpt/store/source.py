@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import bisect
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpickpt.errors import StateError
+from mpickpt.native import _native
 from mpickpt.state import dtypes
+from mpickpt.state.places import lies_flat
 from mpickpt.state.region import Box, flat_boxes
+from mpickpt.store.bulk import Numbers, address, numbers
 
 if TYPE_CHECKING:
     from mpickpt.format.layout import Layout
@@ -28,10 +30,7 @@ def odd_chunk(chunk: int) -> StateError:
 
 def flat_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     """Give an array's memory as a 1-D uint8 array; None where that is not the array in C order, little-endian."""
-    order = array.dtype.byteorder
-    if not array.flags.c_contiguous or order == ">" or (order == "=" and sys.byteorder == "big"):
-        return None
-    return array.reshape(-1).view(np.uint8)
+    return array.reshape(-1).view(np.uint8) if lies_flat(array) else None
 
 
 class Source:
@@ -60,6 +59,7 @@ class Source:
         self._flat: list[np.ndarray[Any, Any] | None] = []
         self._arrays: list[np.ndarray[Any, Any]] = []
         self._dtypes = [entry.spec.dtype for entry in layout.entries]
+        self._regions = [entry.spec.region for entry in layout.entries]
         for entry in layout.entries:
             spec = entry.spec
             piece = found.get((spec.ordinal, spec.box))
@@ -76,6 +76,53 @@ class Source:
                 )
             self._arrays.append(array)
             self._flat.append(flat_bytes(array))
+
+    def plain(self) -> list[int]:
+        """Give the chunks of which every byte lies in memory as it does in the payload."""
+        bounds = [
+            (number * self._chunk, (number + 1) * self._chunk) for number in range(-(-self._payload // self._chunk))
+        ]
+        if all(flat is not None for flat in self._flat):
+            return list(range(len(bounds)))
+        odd = np.array([0] + [flat is None for flat in self._flat]).cumsum()
+        found = []
+        for number, (start, stop) in enumerate(bounds):
+            first = bisect.bisect_right(self._offsets, start) - 1
+            last = bisect.bisect_left(self._offsets, stop)
+            if odd[first] == odd[last]:
+                found.append(number)
+        return found
+
+    def rows(self, refuses: Callable[[str], bool] | None) -> Numbers:
+        """List the pieces as `_native.write_chunks` takes them: offset, bytes, address, what is refused in them.
+
+        The addresses are good for as long as this object is kept. Of a piece that does not lie in memory as in the
+        payload it is 0.
+        """
+        kinds = {dtype: _native.scan_number(dtype) for dtype in set(self._dtypes)}
+        return numbers(
+            (
+                (
+                    offset,
+                    array.nbytes,
+                    0 if flat is None else address(flat),
+                    kinds[dtype] if refuses is not None and refuses(region) else -1,
+                )
+                for offset, array, flat, dtype, region in zip(
+                    self._offsets, self._arrays, self._flat, self._dtypes, self._regions, strict=True
+                )
+            ),
+            4,
+        )
+
+    def element(self, offset: int) -> Any:
+        """Give the element of a piece in C order that lies at `offset` in the payload."""
+        at = bisect.bisect_right(self._offsets, offset) - 1
+        flat = self._flat[at]
+        assert flat is not None
+        dtype = dtypes.dtype_of(self._dtypes[at])
+        inside = offset - self._offsets[at]
+        return flat[inside : inside + dtype.itemsize].view(dtype)[0]
 
     def chunk(self, index: int, buffer: memoryview) -> memoryview:
         """Copy chunk `index` into `buffer`, and give what was filled of it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import queue
 import threading
@@ -10,11 +11,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from mpickpt.errors import StoreError
+
 _T = TypeVar("_T")
+
+#: Bytes of all buffers of one work together, unless the caller of `Checkpointer` says less or more.
+STAGING: Final = 64 << 20
+
+
+def no_thread(error: RuntimeError) -> StoreError:
+    """Make the refusal where the system gives no thread."""
+    return StoreError(
+        "the system gives no thread",
+        errno=errno.EAGAIN,
+        expected="a thread for the file system's work",
+        found=str(error),
+        unharmed="the store and all arrays",
+        advice="raise the limit of processes and threads (ulimit -u, the job's cgroup), or run fewer of them",
+    )
 
 
 class _Task:
@@ -57,41 +75,54 @@ class Pool:
         self.name = name
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._busy: set[threading.Thread] = set()
+        self._resting: set[threading.Thread] = set()  # those that have no task
+        self._waiting = 0  # tasks that no thread has taken
         self._count = itertools.count()
         self._lock = threading.Lock()
         self._closed = False
 
     def submit(self, fn: Callable[..., _T], *args: Any) -> Future[_T]:
-        """Run ``fn(*args)`` in one of the threads. After `close` the future comes back cancelled."""
+        """Run ``fn(*args)`` in one of the threads. After `close` the future comes back cancelled.
+
+        Where the system gives no thread and there is none yet, the future has failed, with StoreError (EAGAIN).
+        """
         future: Future[_T] = Future()
         with self._lock:
             if self._closed:
                 future.cancel()
                 future.set_running_or_notify_cancel()
                 return future
+            try:
+                # One that waits is not counted on for two: a start takes longer than a task that is short.
+                self._start(self._waiting + 1 - len(self._resting))
+            except RuntimeError as error:
+                if not self._threads:
+                    future.set_exception(no_thread(error))
+                    return future
+            self._waiting += 1
             self._tasks.put(_Task(future, fn, args))
-            self._start(1)
         return future
 
     def _start(self, count: int) -> None:
-        """Start so many threads, as far as there may be; the lock is held."""
+        """Start so many threads, as far as there may be; the lock is held. RuntimeError where the system gives none."""
         for _ in range(min(count, self.size - len(self._threads))):
             thread = threading.Thread(target=self._work, name=f"{self.name}-{next(self._count)}", daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
+            self._resting.add(thread)
 
     def _work(self) -> None:
         me = threading.current_thread()
         while (task := self._tasks.get()) is not None:
             with self._lock:
-                self._busy.add(me)
+                self._waiting -= 1
+                self._resting.discard(me)
             task.run()
             del task  # a waiting thread must hold no buffer of its last task
             with self._lock:
-                self._busy.discard(me)
                 if me not in self._threads:
                     return
+                self._resting.add(me)
 
     def renew(self) -> None:
         """Leave threads that are at work to themselves; what comes gets others in their place.
@@ -99,8 +130,9 @@ class Pool:
         A thread that hangs in a file system may never come back; one that comes back ends.
         """
         with self._lock:
-            self._threads = [thread for thread in self._threads if thread not in self._busy]
-            self._start(self._tasks.qsize())
+            self._threads = [thread for thread in self._threads if thread in self._resting]
+            with contextlib.suppress(RuntimeError):  # `submit` says so
+                self._start(self._waiting - len(self._resting))
 
     def close(self, timeout: float | None = None) -> None:
         """Cancel what has not begun, and wait for what runs: at most `timeout` seconds in all, if given."""
@@ -120,6 +152,14 @@ class Pool:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(None if end is None else max(0.0, end - time.monotonic()))
+
+    def end(self) -> None:
+        """Let the threads end when they have done what waits for them, and wait for nobody."""
+        with self._lock:
+            self._closed = True
+            for _ in self._threads:
+                self._tasks.put(None)
+            self._threads = []
 
     def __enter__(self) -> Pool:
         return self
@@ -182,7 +222,7 @@ class Buffers:
         Bytes of all together; whoever asks for more waits.
     """
 
-    def __init__(self, size: int, limit: int = 64 << 20) -> None:
+    def __init__(self, size: int, limit: int = STAGING) -> None:
         self.size = size
         self._free: list[memoryview] = []
         self._room = threading.Semaphore(max(1, limit // max(1, size)))

@@ -6,33 +6,38 @@ import os
 from collections.abc import Callable
 
 from mpickpt.errors import CheckpointError, IntegrityError, NotFoundError
-from mpickpt.format.names import parse_claim_name
+from mpickpt.format.ended import Ended
+from mpickpt.format.names import parse_claim_name, parse_ended_name
 from mpickpt.format.records import Claim, RunInfo, Void
 from mpickpt.store.directory import Directory, RootName
 from mpickpt.store.files import names_in, read_record
 from mpickpt.store.generation import Generation
+from mpickpt.store.presence import there
 from mpickpt.store.report import Verdict
 
 
 def verdicts_of_store(directory: Directory) -> list[Verdict]:
-    """Check what belongs to the run as a whole: run.json, the claims, and how they and the roots go together.
+    """Check what belongs to the run as a whole: run.json, the claims, ends, and how they and the roots go together.
 
     A run.json that is missing while something else names the run is no damage, nor is a missing older claim.
     """
     found = []
     run = os.path.join(directory.path, "run.json")
-    if os.path.lexists(run):
+    if there(run):
         found.append(_judge(directory, run, lambda: RunInfo.decode(read_record(run, "run.json"), run)))
     try:
-        claims = sorted(name for name in names_in(directory.epochs_path) if parse_claim_name(name) is not None)
+        names = sorted(names_in(directory.epochs_path))
     except FileNotFoundError:
-        claims = []
+        names = []
     except CheckpointError as error:
-        claims = []
+        names = []
         found.append(Verdict("epochs", False, error))
-    for name in claims:
+    for name in names:
         path = os.path.join(directory.epochs_path, name)
-        found.append(_judge(directory, path, lambda path=path: _claim(path)))  # type: ignore[misc]
+        if parse_claim_name(name) is not None:
+            found.append(_judge(directory, path, lambda path=path: _claim(path)))  # type: ignore[misc]
+        elif parse_ended_name(name) is not None:
+            found.append(_judge(directory, path, lambda path=path: _ended(path)))  # type: ignore[misc]
     try:
         directory.check()
     except CheckpointError as error:
@@ -56,7 +61,7 @@ def verdicts_of_root(directory: Directory, root: RootName, level: str) -> list[V
     except CheckpointError as error:
         return [Verdict(told, False, error)]
     found = [Verdict(relative(directory, one.path), one.ok, one.error) for one in generation.verify(level)]
-    if not os.path.lexists(path):
+    if not there(path):
         return None  # rotated while it was read: what was missing of it is no damage
     return found if any(one.path == told for one in found) else [Verdict(told, True), *found]
 
@@ -74,6 +79,13 @@ def _claim(path: str) -> None:
     found = Claim.decode(read_record(path, "a claim"), path).epoch
     if found != epoch:
         raise IntegrityError("a claim is of another epoch than its name says", path=path, expected=epoch, found=found)
+
+
+def _ended(path: str) -> None:
+    epoch = parse_ended_name(os.path.basename(path))
+    found = Ended.decode(read_record(path, "an end"), path).epoch
+    if found != epoch:
+        raise IntegrityError("an end is of another epoch than its name says", path=path, expected=epoch, found=found)
 
 
 def _judge(directory: Directory, path: str, read: Callable[[], object]) -> Verdict:

@@ -10,10 +10,13 @@ from mpickpt.errors import CheckpointError, FormatError
 from mpickpt.format.layout import CHUNK
 from mpickpt.format.manifest import ShardRecord, manifest_file
 from mpickpt.state.region import share_of
-from mpickpt.store.reader import Shard, check_level, room
+from mpickpt.state.values import decode
+from mpickpt.store.bulk import numbers, work_off
+from mpickpt.store.progress import Progress
+from mpickpt.store.reader import Reading, room
 from mpickpt.store.report import Verdict
+from mpickpt.store.shard import Shard, check_level
 from mpickpt.store.threads import Buffers, share
-from mpickpt.store.writer import Progress, batches
 
 if TYPE_CHECKING:
     from mpickpt.store.generation import Generation
@@ -50,23 +53,34 @@ def verify(
     StateError
         If there is no such level.
     """
+    return [verdict for verdict, _ in verdicts(generation, level, part, progress)]
+
+
+def verdicts(
+    generation: Generation,
+    level: str = "full",
+    part: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
+) -> Iterator[tuple[Verdict, bool]]:
+    """Check as `verify` does; give each verdict as it is found, and whether its file is in the share.
+
+    In no share but its own is a damaged manifest on the way. Of n shares each file is in one.
+    """
     check_level(level)
     number, parts = part
     roles = range(*share_of(generation.root.owners, parts, number))
-    verdicts: list[Verdict] = []
     buffers = Buffers(CHUNK)
     named: dict[str, int] = {}
     progress = progress or Progress()
     for role, path, error, shards in _manifests(generation, roles):
         progress.add(1)
         if role in roles or error is not None:
-            verdicts.append(_verdict(generation, path, error))
+            yield _verdict(generation, path, error), role in roles
         for place, record in enumerate(shards):
             if (place % parts == number) if record.shared else (record.role in roles):
                 twice = named.setdefault(record.file, record.role) != record.role
                 other = named[record.file] if twice else None
-                verdicts.append(_shard(generation, record, level, buffers, other, progress))
-    return verdicts
+                yield _shard(generation, record, level, buffers, other, progress), True
 
 
 def _manifests(
@@ -112,9 +126,20 @@ def _shard(
             raise FormatError("two records name one file", path=path, roles=(other, record.role), found=record.file)
         with generation.open_shard(record) as shard:
             check_shard(generation, shard, "both" if level == "full" else "fast", buffers, progress)
+            if level == "full":
+                _check_values(shard, buffers, progress)
     except CheckpointError as error:
         return _verdict(generation, path, error)
     return _verdict(generation, path)
+
+
+def _check_values(shard: Shard, buffers: Buffers, progress: Progress) -> None:
+    """See that every plain value can be read back: a resume refuses one that cannot, whatever its digest."""
+    names = {entry.spec.ordinal: entry.spec.region for entry in shard.layout.entries if entry.spec.opaque}
+    reading = Reading.of(shard, (), names)
+    work_off(None, reading.jobs("full", buffers, progress), progress)
+    for ordinal, data in reading.opaque().items():
+        decode(data, names[ordinal], shard.path)
 
 
 def check_shard(
@@ -122,13 +147,16 @@ def check_shard(
 ) -> None:
     """Read and check every chunk of an opened shard; raises for the first that is damaged."""
     told = progress or Progress()
+    chunks = range(shard.layout.chunks)
+    if shard.in_bulk(level):
+        work_off(generation.pool, [shard.job(numbers(((index, 0, -1) for index in chunks), 3), level, told)], told)
+        return
 
-    def work(batch: range) -> None:
-        for index in batch:
-            told.check()
-            start, stop = shard.span(index)
-            with room(buffers, stop - start) as buffer:
-                shard.read_chunk(index, buffer, level)
-            told.add(stop - start)
+    def work(index: int) -> None:
+        told.check()
+        start, stop = shard.span(index)
+        with room(buffers, stop - start) as buffer:
+            shard.read_chunk(index, buffer, level)
+        told.add(stop - start)
 
-    share(generation.pool, work, batches(shard.layout.chunks, shard.layout.chunk))
+    share(generation.pool, work, chunks)

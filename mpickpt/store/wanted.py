@@ -10,7 +10,7 @@ from mpickpt.errors import CoverageError, StateError
 from mpickpt.format.manifest import ChildRecord, ShardRecord
 from mpickpt.state import coverage
 from mpickpt.state.region import Box, Rule, Schema, Shape
-from mpickpt.store.reader import Want, check_destination
+from mpickpt.store.destination import Want, check_destination
 
 _Signature: TypeAlias = tuple[Rule, Shape, Box]
 Need: TypeAlias = tuple[ShardRecord, list[Want], list[int]]
@@ -45,17 +45,42 @@ class Wanted:
         self._role = role
         self._by_ordinal: dict[int, list[int]] = {}
         self._wants = list(wants)
-        self._left = [want.box.size for want in self._wants]
+        self._left: list[int] = []
         self._meets: dict[int, list[Box]] = {}
         self._needs: dict[str, Need] = {}
-        self._ruled: Counter[_Signature] = Counter()
-        self._unruled: Counter[int] = Counter()
-        self._open = 0
+        # Wants are counted by what decides where to look for them: of a region with a rule that, its shape and the box;
+        # of another one the region.
+        ruled: list[_Signature] = []
+        unruled: list[int] = []
+        # Boxes that fit, with size and shape: most are like others.
+        fit: dict[tuple[Shape, Box], tuple[int, Shape]] = {}
+        regions, count = schema.regions, len(schema)
         for number, want in enumerate(self._wants):
-            _check(schema, want)
-            if self._left[number]:
-                self._by_ordinal.setdefault(want.ordinal, []).append(number)
-                self._count(number, 1)
+            ordinal, box, out = want.ordinal, want.box, want.out
+            region = regions[ordinal] if 0 <= ordinal < count else None
+            if region is None or region.shape is None:
+                raise StateError("no array region", expected=f"an ordinal of one, below {count}", found=ordinal)
+            known = fit.get((region.shape, box))
+            if known is None:
+                if box.hi != region.shape or any(box.lo):
+                    box.check(region.shape, region.name)
+                known = fit[region.shape, box] = box.size, box.shape
+            if out is not None:
+                check_destination(out, known[1], region.dtype, region.name)
+            self._left.append(known[0])
+            if not known[0]:
+                continue
+            if ordinal in self._by_ordinal:
+                self._by_ordinal[ordinal].append(number)
+            else:
+                self._by_ordinal[ordinal] = [number]
+            if region.rule is None:
+                unruled.append(ordinal)
+            else:
+                ruled.append((region.rule, region.shape, box))
+        self._open = len(ruled) + len(unruled)
+        self._ruled: Counter[_Signature] = Counter(ruled)
+        self._unruled: Counter[int] = Counter(unruled)
         self._values: set[int] = set()
         self._mine: set[int] = set()
         for ordinal in opaque:
@@ -68,14 +93,15 @@ class Wanted:
             elif 0 <= role < owners:
                 self._mine.add(ordinal)
 
-    def _count(self, number: int, by: int) -> None:
-        want = self._wants[number]
-        region = self._schema[want.ordinal]
-        self._open += by
-        if region.rule is not None and region.shape is not None:
-            self._ruled[region.rule, region.shape, want.box] += by
+    def _found(self, want: Want) -> None:
+        """Count one want less."""
+        self._open -= 1
+        region = self._schema.regions[want.ordinal]
+        if region.rule is None:
+            self._unruled[want.ordinal] -= 1
         else:
-            self._unruled[want.ordinal] += by
+            assert region.shape is not None
+            self._ruled[region.rule, region.shape, want.box] -= 1
 
     @property
     def pending(self) -> bool:
@@ -114,33 +140,37 @@ class Wanted:
             wants: dict[int, Want] = {}
             opaque: list[int] = []
             for ordinal, lo, hi in record.pieces:
-                if ordinal in self._values:
+                numbers = self._by_ordinal.get(ordinal)
+                if numbers is not None:
+                    for number in numbers:
+                        want = self._wants[number]
+                        if self._left[number] and want.box == (lo, hi) and number not in self._meets:
+                            # As mostly: all of it at once.
+                            self._left[number] = 0
+                            self._found(want)
+                            wants[number] = want
+                        elif self._note(number, Box(lo, hi)):
+                            wants[number] = want
+                elif ordinal in self._values:
                     self._values.discard(ordinal)
                     opaque.append(ordinal)
                 elif ordinal in self._mine and record.role == self._role and not record.shared:
                     self._mine.discard(ordinal)
                     opaque.append(ordinal)
-                else:
-                    for number in self._by_ordinal.get(ordinal, ()):
-                        if self._left[number] and self._note(number, Box(lo, hi)):
-                            wants[number] = self._wants[number]
             if wants or opaque:
                 self._needs[record.file] = (record, list(wants.values()), opaque)
 
     def _note(self, number: int, piece: Box) -> bool:
         """Count what a piece gives to a want; tell whether it gives anything."""
-        box = self._wants[number].box
-        if piece == box:
-            meet: Box | None = box
-        else:
-            meet = _meet(piece, box)
+        want = self._wants[number]
+        meet = want.box if piece == want.box else _meet(piece, want.box)
         if meet is None:
             return False
-        self._left[number] -= meet.size
-        if meet is not box or number in self._meets:
-            self._meets.setdefault(number, []).append(meet)
-        if self._left[number] <= 0:
-            self._count(number, -1)
+        left = self._left[number]
+        self._left[number] -= meet.size  # below 0 where pieces overlap: `finish` refuses that
+        self._meets.setdefault(number, []).append(meet)
+        if left > 0 >= self._left[number]:
+            self._found(want)
         return True
 
     # ------------------------------------------------------------------ the end
@@ -153,7 +183,8 @@ class Wanted:
         CoverageError
             If pieces leave a gap in a wanted box or overlap there, or a value is nowhere.
         """
-        for number, left in enumerate(self._left):
+        odd = any(self._left) or self._meets  # else each was found in one piece
+        for number, left in enumerate(self._left if odd else ()):
             want = self._wants[number]
             meets = self._meets.get(number)
             if left == 0 and (meets is None or _tiles(want.box, meets)):
@@ -172,16 +203,6 @@ class Wanted:
     def needs(self) -> list[Need]:
         """Give the shards to read: (record, wants, opaque ordinals)."""
         return list(self._needs.values())
-
-
-def _check(schema: Schema, want: Want) -> None:
-    if not 0 <= want.ordinal < len(schema) or schema[want.ordinal].shape is None:
-        raise StateError("no array region", expected=f"an ordinal of one, below {len(schema)}", found=want.ordinal)
-    region = schema[want.ordinal]
-    assert region.shape is not None
-    if want.box.hi != region.shape or any(want.box.lo):
-        want.box.check(region.shape, region.name)
-    check_destination(want, region.dtype, region.name)
 
 
 def _meet(piece: Box, wanted: Box) -> Box | None:

@@ -16,80 +16,32 @@ writer that fails or is cancelled removes its file, for a full disk must not sta
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from mpickpt import digest
-from mpickpt.errors import StateError
+from mpickpt.errors import StateError, StoreError
 from mpickpt.failpoints import reach
 from mpickpt.format.layout import Layout
 from mpickpt.format.manifest import ShardRecord
 from mpickpt.format.prefix import PieceBox
 from mpickpt.format.shard import chunk_digest, shard_digest
 from mpickpt.native import _native
-from mpickpt.store import commit
+from mpickpt.store import commit, direct
+from mpickpt.store.bulk import Job, Numbers, Result, work_off
 from mpickpt.store.finite import Scan
+from mpickpt.store.progress import Cancelled, Progress
 from mpickpt.store.refusal import store_error
 from mpickpt.store.source import GRAIN, Source, chunk_of, odd_chunk
-from mpickpt.store.threads import Buffers, Pool, share
+from mpickpt.store.threads import STAGING, Buffers, Pool, share
 
 if TYPE_CHECKING:
     from mpickpt.state.plan import Piece
-
-_BATCH_BYTES = 4 << 20
-"""Small chunks are handed to a thread in batches of about so many bytes: handing over costs more than they do."""
-
-
-class Cancelled(Exception):
-    """The writer was told to stop, or has been abandoned. Never reaches a user: whoever cancels knows why."""
-
-
-class Progress:
-    """How far a writer or reader is: shared between its threads and whoever watches it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._done = 0
-        self._syncing = 0
-        self.cancelled = False
-
-    @property
-    def done(self) -> int:
-        """Bytes of payload done."""
-        return self._done
-
-    @property
-    def syncing(self) -> int:
-        """How many syncs are in flight: several files may be at that at once."""
-        return self._syncing
-
-    @contextlib.contextmanager
-    def sync(self) -> Iterator[None]:
-        """Say, for the length of a with-block, that a sync is in flight, which may take long."""
-        with self._lock:
-            self._syncing += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._syncing -= 1
-
-    def add(self, count: int) -> None:
-        """Count `count` bytes more."""
-        with self._lock:
-            self._done += count
-
-    def cancel(self) -> None:
-        """Ask the writer to stop before its next chunk."""
-        self.cancelled = True
-
-    def check(self) -> None:
-        """Raise `Cancelled` where it was asked to stop."""
-        if self.cancelled:
-            raise Cancelled
 
 
 class Written(NamedTuple):
@@ -132,18 +84,29 @@ class ShardWriter:
         self.path = path
         self.layout = layout
         self.progress = progress
+        self._nonfinite = nonfinite
         self._scan = None if nonfinite is None else Scan(layout, nonfinite)
         self._digests = bytearray(digest.SIZE * layout.chunks)
         self._crcs = bytearray(4 * layout.chunks)
         self._present = bytearray(layout.chunks)
         self._lock = threading.Lock()
-        self._users = 0  # threads within `put`: the descriptor is not closed under them
+        self._users = 0  # threads within `_using`: the descriptor is not closed under them
         self._closed = False
+        self._fd = self._direct = -1
+        with progress.work():
+            began = time.monotonic()
+            self._begin()
+            progress.took(write=time.monotonic() - began)
+
+    def _begin(self) -> None:
+        """Make the file, with room for all of it, and write its head."""
+        path, layout = self.path, self.layout
         self._fd = commit.create(path)
         try:
             reach("writer.created")
             _native.preallocate(self._fd, layout.file_bytes)
             _native.pwrite_all(self._fd, layout.head, 0)
+            self._direct = direct.open_again(path, self._fd, layout.payload)
         except BaseException as error:
             self.abandon()
             if isinstance(error, OSError):
@@ -181,30 +144,94 @@ class ShardWriter:
                 expected=f"chunk 0 to {layout.chunks - 1}, of at most {layout.chunk} bytes",
                 found=f"chunk {index}, of {len(view)} bytes",
             )
-        self._enter()
         try:
-            if self._scan is not None:
-                self._scan.check(start, view)
-            hashed = chunk_digest(layout.algorithm, view)
-            crc = _native.crc32c(view)
-            self._mark(index)
-            self._digests[digest.SIZE * index : digest.SIZE * (index + 1)] = hashed
-            self._crcs[4 * index : 4 * index + 4] = crc.to_bytes(4, "little")
-            at = len(layout.head) + start
-            _native.pwrite_all(self._fd, view, at)
-            _native.sync_range(self._fd, at, len(view), False)  # starts write-back; its error is as final as fsync's
-            reach("writer.chunk")
+            with self._using():
+                began = time.monotonic()
+                if self._scan is not None:
+                    self._scan.check(start, view)
+                hashed = chunk_digest(layout.algorithm, view)
+                crc = _native.crc32c(view)
+                digested = time.monotonic()
+                self._mark(index)
+                self._digests[digest.SIZE * index : digest.SIZE * (index + 1)] = hashed
+                self._crcs[4 * index : 4 * index + 4] = crc.to_bytes(4, "little")
+                at = len(layout.head) + start
+                _native.pwrite_all(self._fd, view, at)
+                # Starts write-back; its error is as final as fsync's.
+                _native.sync_range(self._fd, at, len(view), False)
+                self.progress.took(digest=digested - began, write=time.monotonic() - digested)
+                reach("writer.chunk")
         except OSError as error:
             raise store_error(error, "write of a shard", self.path, layout.file_bytes) from error
-        finally:
-            self._leave()
         self.progress.add(len(view))
+
+    def put_plain(self, source: Source, chunks: Sequence[int], pool: Pool | None) -> None:
+        """Do the same with many chunks of local pieces, in the threads of `pool` and in the caller's own.
+
+        Each is copied, scanned, digested and written in stretches that stay in the processor's cache. Of blake3 only.
+
+        Parameters
+        ----------
+        source : Source
+            The layout's.
+        chunks : sequence of int
+            Some of ``source.plain()``, each once.
+        pool : Pool or None
+
+        Raises
+        ------
+        NonFiniteError, StoreError, Cancelled
+            As `put`.
+        """
+        layout = self.layout
+        todo = np.array(chunks, np.int64)
+        rows = source.rows(self._nonfinite)
+
+        def call(turn: Numbers, most: int) -> Result:
+            watch = self.progress.watch
+            if most:  # a chunk is done when the failpoint has been passed, and not before
+                self.progress.check()
+                watch = np.zeros(5, np.int64)
+            with self._using():
+                result = _native.write_chunks(
+                    self._fd, self._direct, len(layout.head), layout.payload, layout.chunk, digest.key("chunk"),
+                    self._digests, self._crcs, watch, turn, most, todo, rows,
+                )  # fmt: skip
+            if most and result[0] == _native.MORE:
+                reach("writer.chunk")
+                self.progress.add(int(watch[0]))
+                copy, hashed, written = (watch[2:] / 1e9).tolist()
+                self.progress.took(copy=copy, digest=hashed, write=written)
+            return result
+
+        def refuse(result: Result) -> BaseException:
+            assert self._scan is not None
+            return self._scan.refusal(result[1], source)
+
+        for index in chunks:
+            self._mark(index)
+        try:
+            work_off(pool, [Job(len(todo), call, refuse, failpoint=True)], self.progress)
+        except StoreError:
+            raise
+        except OSError as error:
+            raise store_error(error, "write of a shard", self.path, layout.file_bytes) from error
 
     def _mark(self, index: int) -> None:
         with self._lock:
             if self._present[index]:
                 raise StateError("a chunk was put twice", path=self.path, found=index)
             self._present[index] = 1
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[None]:
+        """Keep the descriptor open for the length of a with-block, whose time counts as work."""
+        self._enter()
+        try:
+            with self.progress.work():
+                yield
+        finally:
+            self._leave()
 
     def _enter(self) -> None:
         with self._lock:
@@ -220,9 +247,10 @@ class ShardWriter:
             self._release()
 
     def _release(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            commit.close_quietly(fd)
+        for fd in (self._direct, self._fd):
+            if fd >= 0:
+                commit.close_quietly(fd)
+        self._fd = self._direct = -1
 
     def finish(self) -> tuple[int, str]:
         """Write the tables, sync once, close.
@@ -261,6 +289,9 @@ class ShardWriter:
                 with self._lock:
                     self._closed = True
                     fd, self._fd = self._fd, -1
+                    past, self._direct = self._direct, -1
+                if past >= 0:
+                    commit.close_quietly(past)
                 os.close(fd)
         except BaseException as error:
             self.abandon()
@@ -270,7 +301,7 @@ class ShardWriter:
         return layout.file_bytes, shard_digest(layout.algorithm, layout.head, self._digests, self._crcs)
 
     def abandon(self) -> None:
-        """Remove the file and close it, as soon as no thread is within `put`. May be called twice."""
+        """Remove the file and close it, as soon as no thread uses it. May be called twice."""
         with self._lock:
             self._closed = True
             idle = self._users == 0
@@ -279,11 +310,11 @@ class ShardWriter:
             self._release()
 
 
-def write_shard(writer: ShardWriter, pieces: Sequence[Piece], pool: Pool | None) -> Written:
+def write_shard(writer: ShardWriter, pieces: Sequence[Piece], pool: Pool | None, staging: int = STAGING) -> Written:
     """Write all chunks of local pieces, and finish.
 
-    Each chunk is copied into one of the pooled buffers, of at most 64 MiB together, and scanned, digested and written
-    from there: what changes in the pieces meanwhile is saved in one state or the other, and never torn from its digest.
+    Each byte is copied once, into buffers of a bounded size, and scanned, digested and written from there: what
+    changes in the pieces meanwhile is saved in one state or the other, and never torn from its digest.
 
     Parameters
     ----------
@@ -292,6 +323,8 @@ def write_shard(writer: ShardWriter, pieces: Sequence[Piece], pool: Pool | None)
         The layout's, in any order.
     pool : Pool or None
         Threads that help the caller's own.
+    staging : int
+        Bytes of all buffers together, or of one where that is more.
 
     Returns
     -------
@@ -305,14 +338,19 @@ def write_shard(writer: ShardWriter, pieces: Sequence[Piece], pool: Pool | None)
     layout = writer.layout
     try:
         source = Source(layout, pieces)
-        buffers = Buffers(min(layout.chunk, max(1, layout.payload)))
+        plain = source.plain() if layout.algorithm == "blake3" else []
+        buffers = Buffers(min(layout.chunk, max(1, layout.payload)), staging)
 
-        def work(batch: range) -> None:
+        def work(index: int) -> None:
             with buffers.lend() as buffer:
-                for index in batch:
-                    writer.put(index, source.chunk(index, buffer))
+                began = time.monotonic()
+                chunk = source.chunk(index, buffer)
+                writer.progress.took(copy=time.monotonic() - began)
+                writer.put(index, chunk)
 
-        share(pool, work, batches(layout.chunks, layout.chunk))
+        with writer.progress.work():
+            writer.put_plain(source, plain, pool)
+            share(pool, work, sorted(set(range(layout.chunks)).difference(plain)))
         size, name = writer.finish()
     except BaseException:
         writer.abandon()
@@ -325,18 +363,11 @@ def pieces_of(layout: Layout) -> tuple[PieceBox, ...]:
     return tuple(sorted((entry.spec.ordinal, entry.spec.box.lo, entry.spec.box.hi) for entry in layout.entries))
 
 
-def batches(chunks: int, chunk: int) -> list[range]:
-    """Cut the numbers of chunks into what one thread does at a time."""
-    step = max(1, math.ceil(_BATCH_BYTES / chunk))
-    return [range(at, min(at + step, chunks)) for at in range(0, chunks, step)]
-
-
 __all__ = [
     "Cancelled",
     "Progress",
     "ShardWriter",
     "Written",
-    "batches",
     "chunk_of",
     "pieces_of",
     "write_shard",

@@ -16,93 +16,16 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
-from mpickpt import digest
+from mpickpt.bench.limits import drop_caches, fio_best, roofline, warm_memory
 from mpickpt.store.filesystem import probe
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import mpilaunch  # noqa: E402  (the harness of the tests knows how to start either MPI)
-
-#: Buffered and direct, with either way of asking.
-FIO = [(engine, direct) for engine in ("psync", "io_uring") for direct in (0, 1)]
-
-
-def drop_caches(folder: Path) -> None:
-    """Empty the page cache, or at least ask it to forget the files below `folder`."""
-    os.sync()
-    try:
-        Path("/proc/sys/vm/drop_caches").write_text("3")
-    except OSError:
-        for path in folder.rglob("*"):
-            if path.is_file():
-                fd = os.open(path, os.O_RDONLY)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(fd)
-
-
-def fio(folder: Path, what: str, owners: int, per_owner: int, engine: str, direct: int) -> float:
-    """Measure bytes a second of fio: one file a job, a sync at the end of a write."""
-    command = [
-        "fio", "--name=limit", f"--directory={folder}", f"--rw={what}", "--bs=4M", f"--size={per_owner}",
-        f"--numjobs={owners}", "--group_reporting", f"--ioengine={engine}", "--iodepth=8", f"--direct={direct}",
-        "--end_fsync=1", "--fallocate=none", "--output-format=json",
-    ]  # fmt: skip
-    drop_caches(folder)
-    found = subprocess.run(command, check=True, capture_output=True, text=True)
-    told = json.loads(found.stdout[found.stdout.index("{") :])["jobs"][0][what]
-    return float(told["bw_bytes"])
-
-
-def fio_best(folder: Path, owners: int, per_owner: int) -> tuple[float, float]:
-    """Give fio's best write and read rate."""
-    best = {"write": 0.0, "read": 0.0}
-    for engine, direct in FIO:
-        place = folder / "fio"
-        place.mkdir()
-        try:
-            for what in best:
-                best[what] = max(best[what], fio(place, what, owners, per_owner, engine, direct))
-        except subprocess.CalledProcessError:
-            pass  # this engine, or direct access, is not to be had here
-        finally:
-            shutil.rmtree(place)
-    return best["write"], best["read"]
-
-
-def rate(work: Callable[[int], object], size: int, threads: int) -> float:
-    """Give bytes a second of `threads` threads that each do `work` on `size` bytes."""
-    with ThreadPoolExecutor(threads) as pool:
-        began = time.perf_counter()
-        list(pool.map(work, range(threads)))
-        return threads * size / (time.perf_counter() - began)
-
-
-def roofline() -> float:
-    """Give 1 / (1/copy + 1/digest) over the cores there are, in bytes a second."""
-    cores = len(os.sched_getaffinity(0))
-    size, chunk = 256 << 20, 4 << 20
-    sources = [np.full(size, 7, np.uint8) for _ in range(cores)]
-    targets = [np.zeros(size, np.uint8) for _ in range(cores)]
-
-    def copy(i: int) -> None:
-        for at in range(0, size, chunk):
-            targets[i][at : at + chunk] = sources[i][at : at + chunk]
-
-    def hash_(i: int) -> None:
-        for at in range(0, size, chunk):
-            digest.digest("blake3", "chunk", sources[i][at : at + chunk].data)
-
-    return 1 / (1 / rate(copy, size, cores) + 1 / rate(hash_, size, cores))
 
 
 def mpickpt(what: str, store: Path, owners: int, per_owner: int, write: str, mpi: str) -> float:
@@ -145,8 +68,10 @@ def main() -> None:
         store = given.dir / f"throughput-{os.getpid()}-{run}"
         try:
             drop_caches(given.dir)
+            warm_memory(3 * given.mib << 20)
             figures["save"].append(mpickpt("save", store, given.owners, per_owner, given.write, given.mpi))
             drop_caches(store)
+            warm_memory(4 * given.mib << 20)
             figures["load"].append(mpickpt("load", store, given.owners, per_owner, given.write, given.mpi))
         finally:
             shutil.rmtree(store, ignore_errors=True)

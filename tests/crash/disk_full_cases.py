@@ -278,13 +278,22 @@ def void(comm: MPI.Intracomm, directory: Path) -> Any:
 # --- calls that fail
 
 
+def foldered(data: Path, known: set[str]) -> None:
+    """Wait until the new attempt has its folder of shards: a moment only, for who makes it may have failed."""
+    limit = time.monotonic() + 0.3
+    while not any(path.parent.name not in known for path in data.glob("*/00000")) and time.monotonic() < limit:
+        time.sleep(0.001)
+
+
 def _sweep(comm: MPI.Intracomm, directory: Path, way: Way, who: int, number: int, lost: bool) -> list[Any]:
     """Save again and again: in the n-th save the n-th call of one owner on the store's files fails.
 
     With `lost` it is done, and reported failed. Gives for each save the call, what came of it, and what the store
-    holds. Ends with a save that has not so many calls.
+    holds. Ends with a save that has not so many calls. The others wait a moment until that owner has made the folder of
+    the shards, which whoever comes first makes: which call is the n-th would be chance.
     """
-    ckpt = mpickpt.Checkpointer(directory / "run", comm, deadline=4.0, keep=None)
+    # Events are written beside, sooner or later: which call is the n-th would be chance. test_events.py has them.
+    ckpt = mpickpt.Checkpointer(directory / "run", comm, deadline=4.0, keep=None, events=False)
     role, owners = comm.Get_rank(), comm.Get_size()
     ckpt._directory._way = way
     ckpt.resume(crashkit.state(role, owners, 0))
@@ -295,14 +304,19 @@ def _sweep(comm: MPI.Intracomm, directory: Path, way: Way, who: int, number: int
         seen: list[tuple[str, str]] = []
 
         def call(name: str, path: str, seen: list[Any] = seen, nth: int = step - 1) -> None:
-            seen.append((name, os.path.relpath(path, directory / "run")))
+            told = any(call in ("rename", "link") and at.startswith("roots/") for call, at in seen)
+            seen.append((name, ("afterwards: " if told else "") + os.path.relpath(path, directory / "run")))
             if len(seen) == nth:
                 raise OSError(number, os.strerror(number))
 
+        known = set(os.listdir(directory / "run" / "data"))
+        if role != who:
+            rank.failpoint("save.agreed", lambda known=known: foldered(directory / "run" / "data", known), comm=comm)
         hooks = ((lambda name, path: None), call) if lost else (call, lambda name, path: None)
         state = crashkit.state(role, owners, step)
         with crashkit.operations(directory / "run", *hooks) if role == who else contextlib.nullcontext():
             outcome = rank.attempt(lambda state=state, step=step: ckpt.save(state, step=step, cursor=step).root)
+        rank.clear()
         reached = comm.bcast(seen[step - 2] if len(seen) >= step - 1 else None, root=who)
         if role == 0:
             store = Directory(directory / "run")

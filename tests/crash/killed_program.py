@@ -2,7 +2,7 @@
 
 It resumes, saves two more steps and says so after each, as a training loop prints success. `at` is the failpoint,
 `who` is the owner that is killed there, or null: whichever owner comes there first takes all others with it. Owners in
-`lost` stop for good at another point, so that the rest come into doubt.
+`lost` stop for good at another point, so that the rest come into doubt. `options` are further ones of the Checkpointer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
         rank.kill()
 
     path = Path(sys.argv[1])
-    options = {"keep": 2, "deadline": 1.0, "write": plan.get("write", "each")}
+    options = {"keep": 2, "deadline": 1.0, "write": plan.get("write", "each"), **plan.get("options", {})}
     with mpickpt.Checkpointer(path, comm, **options) as ckpt:
         mine = crashkit.state(role, owners, 0)
         run = ckpt.resume(mine)

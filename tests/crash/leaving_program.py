@@ -24,7 +24,8 @@ last = owners - 1
 
 
 def open_run() -> mpickpt.Checkpointer:
-    ckpt = mpickpt.Checkpointer(PATH, comm, deadline=DEADLINE)
+    tree: Any = {"topology": "tree", "fan_out": 2} if os.environ.get("TREE") else {}
+    ckpt = mpickpt.Checkpointer(PATH, comm, deadline=DEADLINE, **tree)
     ckpt.resume(state(role, owners, 0))
     return ckpt
 

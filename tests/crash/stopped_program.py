@@ -1,14 +1,14 @@
 """Owners that are stopped at a failpoint of a save and go on later: many cases in one job, given in the variable CRASH.
 
-A case: ``{"name", "stop": {ROLE: FAILPOINT, ...}, "calls": N, "slow": ROLE, "write"}``. All owners save steps 1 and 2;
-then those of `stop` are stopped as they come to their failpoint in the next save. The others call save until it raises,
-and then so often that `calls` have raised; then the stopped ones go on, make the calls that they have missed, and all
-save once more together. Deadline: `DEADLINE` seconds. The owner `slow` takes longer than that to write its shards.
+A case: ``{"name", "stop": {ROLE: FAILPOINT, ...}, "calls": N, "slow": ROLE, "write", "options"}``. All owners save
+steps 1 and 2; then those of `stop` are stopped as they come to their failpoint in the next save. The others call save
+until it raises, and then so often that `calls` have raised; then the stopped ones go on, make the calls that they have
+missed, and all save once more together. Deadline: `DEADLINE` seconds. The owner `slow` takes longer than that to write
+its shards.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import crashkit
 import rank
+import stoppedkit
 
 import mpickpt
 
@@ -42,6 +43,7 @@ class Stopped:
     def run(self) -> dict[str, Any]:
         """Give the calls of this owner from the one with the stop on, the last save, and what is in the store."""
         options = {"deadline": DEADLINE, "keep": 2, "write": self.plan.get("write", "each")}
+        options |= self.plan.get("options", {})
         self.ckpt = mpickpt.Checkpointer(self.directory / "run", self.comm, **options)
         self.ckpt.resume(crashkit.state(self.role, self.owners, 0))
         for _ in range(2):
@@ -116,21 +118,5 @@ class Stopped:
             time.sleep(0.002)
 
 
-def main() -> None:
-    """Run all cases of the job."""
-    comm = rank.world()
-    outcomes: dict[str, Any] = {}
-    for number, plan in enumerate(json.loads(os.environ["CRASH"])):
-        directory = rank.folder() / f"case-{number}"
-        if comm.Get_rank() == 0:
-            directory.mkdir()
-        rank.meet(comm)
-        outcomes[plan["name"]] = rank.attempt(Stopped(comm, directory, plan).run)
-        rank.report(outcomes=outcomes)
-        if "raised" in outcomes[plan["name"]]:
-            comm.Abort(1)  # the others may wait for this owner
-        rank.clear()
-
-
 if __name__ == "__main__":
-    main()
+    stoppedkit.run_plans(lambda *case: Stopped(*case).run())

@@ -24,11 +24,16 @@ import crashkit
 import mpilaunch
 import pytest
 
+from mpickpt.cluster.topology import Topology
+
 PROGRAM = Path(__file__).with_name("killed_program.py")
 ALL_AT_ONCE = Path(__file__).with_name("killed_at_once_program.py")
 KEEP = 2
 SIDE_BY_SIDE = 4
 """Jobs at a time; a part of each is to wait for the launcher."""
+TREE_OWNERS = 7
+TREE = {"topology": "tree", "fan_out": 2}
+"""Owner 0 has children 1 and 4, and 1 has 2 and 3, which are leaves."""
 Plan = dict[str, Any]
 
 
@@ -36,7 +41,7 @@ Plan = dict[str, Any]
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """Stores with two generations, by owner count: what a run that is killed in its third save had before."""
     found = {}
-    for owners in (1, 2, 3, 5):
+    for owners in (1, 2, 3, 5, TREE_OWNERS):
         found[owners] = tmp_path_factory.mktemp("before") / str(owners)
         crashkit.publish(found[owners], owners, (1, 2))
     return found
@@ -55,7 +60,9 @@ def killed(folder: Path, before: Path, owners: int, mpi: str, plan: Plan, again:
     assert result.returncode != 0, f"nobody was killed: {plan} is not reached\n{result.output}"
     assert not any("last" in (report or {}) for report in result.reports), "the job came to its end"
     if not again:
-        return crashkit.check_crashed(store, folder, owners, (1, 2), KEEP)
+        options = plan.get("options")
+        shape = None if options is None else Topology.of(options["topology"], owners, options["fan_out"])
+        return crashkit.check_crashed(store, folder, owners, (1, 2), KEEP, shape)
     there, said = crashkit.listed(store), crashkit.said(folder)
     assert said.keys() <= there.keys()
     second = job(folder, store, owners, mpi, None).ok()
@@ -152,6 +159,28 @@ def test_the_same_command_goes_on_after_all_are_killed(tmp_path: Path, stores: d
     plans = plans_of(["writer.created", "commit.closed", "rotate.roots-removed"], 1)
     plans = {name: plan for name, plan in plans.items() if name.endswith("all")}
     several(tmp_path, plans, stores[3], 3, mpi, again=True)
+
+
+#: Who is killed in a tree, where, and from which steps the next run may go on.
+IN_TREES: dict[str, tuple[int, str, tuple[int, ...]]] = {
+    "a leaf, after its commitment": (3, "save.committed", (2, 3)),
+    "an inner owner, before its commitment": (1, "save.heard", (2,)),
+    "an inner owner, before it passes the release on": (1, "save.released", (3,)),
+    "the root, before it publishes": (0, "save.compared", (2,)),
+    "the root, after its rename": (0, "commit.placed", (3,)),
+    "the root, before the release": (0, "save.root-published", (3,)),
+}
+MPICH_IN_TREES = ("a leaf, after its commitment", "the root, before it publishes", "the root, after its rename")
+
+
+def test_one_owner_of_a_tree_killed(tmp_path: Path, stores: dict[int, Path], mpi: str) -> None:
+    """MPI ends the job; what the root's name says by then is what the next run, a tree too, goes on from."""
+    names = IN_TREES if mpi == "openmpi" else MPICH_IN_TREES
+    plans: dict[str, Plan] = {
+        name: {"at": IN_TREES[name][1], "who": IN_TREES[name][0], "options": TREE} for name in names
+    }
+    steps = several(tmp_path, plans, stores[TREE_OWNERS], TREE_OWNERS, mpi)
+    assert {name: step for name, step in steps.items() if step not in IN_TREES[name][2]} == {}
 
 
 # --- all owners of one process killed at each event

@@ -25,9 +25,11 @@ SLACK = 2.0
 SILENT = f"DeadlineError({LAST}) an owner is silent"
 
 
-def start(tmp_path: Path, mpi: str, what: str, deadline: float = DEADLINE, **more: Any) -> mpilaunch.Running:
+def start(
+    tmp_path: Path, mpi: str, what: str, deadline: float = DEADLINE, owners: int = OWNERS, **more: Any
+) -> mpilaunch.Running:
     args = [what, str(tmp_path / "run"), str(deadline)]
-    return mpilaunch.start(PROGRAM, OWNERS, mpi, args, timeout=40, **more)
+    return mpilaunch.start(PROGRAM, owners, mpi, args, timeout=40, **more)
 
 
 def ended(job: mpilaunch.Running) -> list[mpilaunch.Report]:
@@ -99,7 +101,7 @@ def survivors(job: mpilaunch.Running, killed: int) -> list[mpilaunch.Report]:
     """Wait until all but the one that was killed have ended; mpirun itself may have gone before them."""
     limit, reports = time.monotonic() + 30, list[mpilaunch.Report]()
     while time.monotonic() < limit:
-        reports = [job.report(role) or {} for role in range(OWNERS) if role != killed]
+        reports = [job.report(role) or {} for role in range(job.owners) if role != killed]
         if all("ended" in report for report in reports):
             return reports
         time.sleep(0.01)
@@ -141,5 +143,30 @@ def test_open_mpi_with_ulfm_tells_of_a_death_and_the_others_are_told_at_once(tmp
         pytest.skip(str(missing))
     env = {"POINT": point, "KILLED": str(killed)}
     with start(tmp_path, "openmpi", "killed_at", deadline=60, env=env, mpirun=["--with-ft", "ulfm"]) as job:
+        reports = survivors(job, killed)
+    check(tmp_path / "run", reports, killed, outcome)
+
+
+TREES = {
+    "a leaf, before its commitment": ("writer.created", 3, "dead"),
+    "a leaf, after its commitment": ("save.committed", 3, "saved"),
+    "an inner owner, before its commitment": ("save.heard", 1, "dead"),
+    "an inner owner, after its commitment": ("save.committed", 1, "saved"),
+    "an inner owner, before it passes the release on": ("save.released", 1, "saved"),
+    "owner 0, before it publishes": ("save.compared", 0, "dead"),
+    "owner 0, before the release": ("save.root-published", 0, "saved"),
+}
+
+
+@pytest.mark.parametrize("case", TREES)
+def test_in_a_tree_a_death_that_ulfm_tells_of_is_told_to_all_at_once(tmp_path: Path, case: str) -> None:
+    """Seven owners: 0 has 1 and 4, 1 has 2 and 3."""
+    point, killed, outcome = TREES[case]
+    try:
+        mpilaunch.python_of("openmpi")
+    except mpilaunch.Unavailable as missing:
+        pytest.skip(str(missing))
+    env, ulfm = {"POINT": point, "KILLED": str(killed), "TREE": "1"}, ["--with-ft", "ulfm"]
+    with start(tmp_path, "openmpi", "killed_at", deadline=60, owners=7, env=env, mpirun=ulfm) as job:
         reports = survivors(job, killed)
     check(tmp_path / "run", reports, killed, outcome)

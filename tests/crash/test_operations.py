@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ import outcomes
 import pytest
 from simulation import DEADLINE, Plan, Story, World, play
 
+from mpickpt.cluster import deciding, publish
 from mpickpt.errors import DeadlineError, InDoubtError, StoreError
+from mpickpt.format import names
 
 CASES = {
     "each": {"write": "each"},
@@ -34,20 +36,30 @@ def cases(*quick: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", [pytest.param(c, marks=marks[c in quick]) for c in CASES])
 
 
-#: What is done for comfort, for a name that decides nothing, or after reading: its failure harms nobody.
-UNHARMFUL = {"op.unlink", "op.lstat", "op.close"}
+#: What is done for comfort, for a name that decides nothing, or after reading: its failure harms nobody. (The open is
+#: that of the file which is made and removed before the last look at the claims: without it they can be read too. And
+#: where the first look fails at listing them, there is a second one.)
+UNHARMFUL = {"op.unlink", "op.lstat", "op.close", "op.open", "op.listdir"}
 UNKNOWN = "StoreError(0) published, durability unknown: the sync of the directory failed"
 
 
 class Nth(Plan):
-    """Disturb the `nth` operation of an owner in a call; `name` tells which it was, or None."""
+    """Disturb the `nth` operation of an owner in a call, of all or of one kind; `name` tells which it was, or None."""
 
     def __init__(
-        self, owner: int, call: int, nth: int, act: Callable[[World], None], *, lost: bool = False, on: bool = False
+        self,
+        owner: int,
+        call: int,
+        nth: int,
+        act: Callable[[World], None],
+        *,
+        lost: bool = False,
+        on: bool = False,
+        only: str = "op.",
     ) -> None:
         super().__init__(self._at, self._after)
         self.owner, self.call, self.nth, self.act = owner, call, nth, act
-        self.lost, self.on = lost, on
+        self.lost, self.on, self.only = lost, on, only
         self.name: str | None = None
         self.calls = Counter[int]()
         self.count = self.index = 0
@@ -55,7 +67,7 @@ class Nth(Plan):
 
     def _at(self, world: World, owner: int, name: str) -> None:
         self.calls[owner] += name == "save.entered"
-        if owner != self.owner or self.calls[owner] != self.call or not name.startswith("op."):
+        if owner != self.owner or self.calls[owner] != self.call or not name.startswith(self.only):
             return
         self.count += 1
         if self.count == self.nth or (self.on and self.count > self.nth):
@@ -72,16 +84,22 @@ class Nth(Plan):
 
 
 def sweep(
-    path: Path, act: Callable[[World], None], case: str, calls: int = 3, **more: Any
+    path: Path,
+    act: Callable[[World], None],
+    case: str,
+    calls: int = 3,
+    owners: Sequence[int] = (0, 1),
+    least: int = 10,
+    **more: Any,
 ) -> Iterator[tuple[Nth, Story]]:
-    """Play a save once for each operation of owner 0 and of owner 1."""
+    """Play a save once for each operation of owner 0 and of owner 1, of which there are at least so many."""
     call = 1 if case == "first" else 2
-    for owner in (0,) if case == "gather" else (0, 1):  # gathering, owner 0 alone writes
+    for owner in (0,) if case == "gather" else owners:  # gathering, owner 0 alone writes
         for nth in range(1, 1000):
             plan = Nth(owner, call, nth, act, **more)
             story = play(path / f"{owner}-{nth}", plan, calls=calls, calm=calls - call, seed=nth, **CASES[case])
             if plan.name is None:
-                assert nth > 10, f"owner {owner} comes to {nth - 1} operations only"
+                assert nth > least, f"owner {owner} comes to {nth - 1} operations only"
                 break
             yield plan, story
 
@@ -107,7 +125,9 @@ def check_refusal(plan: Nth, story: Story, number: int) -> None:
     assert error.role == plan.owner, error
     assert error.host
     assert error.path is not None
-    assert error.path.startswith(str(story.path.parent)), error
+    # Of a new store the directories above it are synced too.
+    place = str(story.path.parent)
+    assert error.path.startswith(place) or place.startswith(error.path), error
     assert error.unharmed, error
     assert error.advice, error
     assert story.seconds[call][0] < 0.1 * DEADLINE, "a failure is not waited for"
@@ -157,8 +177,12 @@ def test_an_operation_fails_all_say_so_and_the_next_save_works(ram: Path, case: 
 @cases("each", "link")
 def test_an_operation_succeeds_but_its_reply_is_lost(ram: Path, case: str) -> None:
     """A rename or link that did happen is found out, and nobody need be told; anything else is a failure."""
-    unnoticed = check_failures(ram, case, errno.EIO, lost=True)[1]
-    assert unnoticed["op.link" if case == "link" else "op.rename"]
+    check_failures(ram, case, errno.EIO, lost=True)
+    # Who makes a folder is chance, and so is which operation is the n-th: no placing may be missed.
+    placing = "op.link" if case == "link" else "op.rename"
+    (ram / "placing").mkdir()
+    placed = sweep(ram / "placing", fail(errno.EIO), case, lost=True, only=placing, owners=(0,), least=1)
+    assert [story.saved(plan.call) for plan, story in placed] == [True]
 
 
 @cases("each", "link")
@@ -219,3 +243,18 @@ def test_from_an_operation_on_everything_fails_at_one_owner(ram: Path, case: str
         assert story.saved(plan.call + 1), story.text()
         for error in story.errors.get(plan.call, {}).values():
             assert isinstance(error, StoreError | InDoubtError), story.text()
+
+
+@pytest.mark.parametrize("few", [0, 4], ids=["by workers", "by the manifest's list"])
+def test_folders_are_synced_behind_the_manifest_that_lies_in_one_of_them(
+    ram: Path, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(names, "FOLDER", 1)
+    monkeypatch.setattr(deciding, "FOLDER", 1)
+    monkeypatch.setattr(publish, "_FEW", few)
+    story = play(ram, Plan(), owners=7, fan_out=2, calls=1)
+    assert story.saved(1), story.text()
+    mine = [name for _, owner, name in story.world.trace if owner == 1]
+    behind = mine[mine.index("save.heard") :]
+    told = [name for name in behind if name in ("op.fsync", "commit.closed", "save.committed")]
+    assert told == ["op.fsync", "commit.closed", *["op.fsync"] * 3, "save.committed"]

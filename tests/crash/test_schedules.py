@@ -15,7 +15,7 @@ from typing import Any
 
 import outcomes
 import pytest
-from simulation import DEADLINE, Plan, Story, World, play
+from simulation import Plan, Story, World, play, random_stops
 
 CALLS = 7
 WAYS = {
@@ -30,26 +30,6 @@ WAYS = {
 def way(request: pytest.FixtureRequest) -> dict[str, Any]:
     """How shards are written and files are placed."""
     return WAYS[request.param]
-
-
-def random_stops(seed: int) -> Plan:
-    """Stop owners and slow threads, more or less often and long."""
-    random_ = random.Random(f"stops {seed}")
-    stops = random_.choice([0.002, 0.006, 0.02])
-    slow = random_.choice([0.0, 0.01])
-    longest = DEADLINE * random_.choice([1.5, 3, 6])
-
-    def at(world: World, owner: int, name: str) -> None:
-        dice = random_.random() * (20 if name == "clock" else 1)  # it is looked at so often
-        if dice < stops:
-            world.freeze(owner, random_.uniform(0.2 * DEADLINE, longest))
-            world.sleep(0)
-        elif dice < stops + slow:
-            world.sleep(random_.uniform(0, 9 * DEADLINE if name == "op.fsync" else 1.5 * DEADLINE))
-        elif dice < 0.3:
-            world.sleep(0.01 * DEADLINE * random_.random())
-
-    return Plan(at)
 
 
 def random_kills(seed: int) -> Plan:

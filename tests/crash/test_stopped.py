@@ -8,21 +8,15 @@ then all save together again. What is listed is whole, and nothing is left behin
 
 from __future__ import annotations
 
-import contextlib
-import json
-from pathlib import Path
 from typing import Any
 
 import crashkit
 import mpilaunch
 import pytest
+from stoppedkit import DEADLINE, SLACK, Outcomes, Plan, check_end, check_lost, run_all, values
 
-PROGRAM = Path(__file__).with_name("stopped_program.py")
-DEADLINE = 2.0
-SLACK = 2.0
 OWNERS = 3
 JOBS = {"openmpi": 7, "mpich": 3}
-Plan = dict[str, Any]
 
 
 def stop(point: str, role: int, **more: Any) -> Plan:
@@ -56,56 +50,9 @@ def plans_of(mpi: str) -> list[Plan]:
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> dict[tuple[str, str], list[dict[str, Any]]]:
+def outcomes() -> Outcomes:
     """What every owner saw, by MPI and name of the plan: all jobs run side by side, for they mostly wait."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    with contextlib.ExitStack() as stack:
-        jobs = []
-        for mpi, count in JOBS.items():
-            with contextlib.suppress(mpilaunch.Unavailable):  # the tests of this MPI are skipped and say so
-                for share in range(count):
-                    plans = plans_of(mpi)[share::count]
-                    env = {"CRASH": json.dumps(plans)}
-                    job = mpilaunch.start(PROGRAM, OWNERS, mpi, env=env, timeout=40 + 15 * len(plans))
-                    jobs.append((mpi, plans, stack.enter_context(job)))
-        for mpi, plans, job in jobs:
-            result = job.wait()
-            for plan in plans:
-                reports = [((one or {}).get("outcomes") or {}).get(plan["name"]) for one in result.reports]
-                found[mpi, plan["name"]] = [report or {"output": result.output} for report in reports]
-    return found
-
-
-def values(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Give what each owner returned; none may have raised outside the calls."""
-    for role, one in enumerate(found):
-        assert "raised" not in one, f"owner {role}: {one['raised']['traceback']}"
-    for role, one in enumerate(found):
-        assert "value" in one, f"owner {role} did not come to the end of this: {one['output']}"
-    return [one["value"] for one in found]
-
-
-def check_lost(call: dict[str, Any], role: int, within: float | None = None) -> dict[str, Any]:
-    """Check that a call raised because of one owner; give the refusal's record."""
-    assert "raised" in call, call
-    record = call["raised"].get("record") or {}
-    assert record.get("class") == "DeadlineError", call["raised"]["traceback"]
-    assert record["role"] == role, record
-    assert record["host"]
-    assert record["unharmed"]
-    assert record["advice"]
-    assert within is None or call["seconds"] < within, call["seconds"]
-    return record
-
-
-def check_end(found: list[dict[str, Any]], published: dict[int, str]) -> None:
-    """Check that all saved together at last, and what is listed then: the newest two, for so many are kept."""
-    step, root = found[0]["last"]
-    assert [one["last"] for one in found] == [[step, root]] * len(found)
-    expected = sorted({**published, step: root}.items())[-2:]
-    listed = [(step, root) for step, root in found[0]["listed"] if step > 2]
-    assert listed == [(step, root) for step, root in expected if step > 2]
-    assert found[0]["left"] == []
+    return run_all(JOBS, plans_of, OWNERS, lambda count: 40 + 15 * count)
 
 
 def pairs() -> list[Any]:
@@ -115,7 +62,7 @@ def pairs() -> list[Any]:
 
 
 @pytest.mark.parametrize(("mpi", "plan"), pairs(), indirect=["mpi"])
-def test_stopped_at_a_failpoint(mpi: str, outcomes: dict[tuple[str, str], list[dict[str, Any]]], plan: Plan) -> None:
+def test_stopped_at_a_failpoint(mpi: str, outcomes: Outcomes, plan: Plan) -> None:
     ((late, point),) = plan["stop"].items()
     missed = plan.get("calls", 1)
     published = crashkit.POINTS[point].when(late) == "after"
@@ -141,7 +88,7 @@ def test_stopped_at_a_failpoint(mpi: str, outcomes: dict[tuple[str, str], list[d
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_stopped_in_doubt(mpi: str, outcomes: dict[tuple[str, str], list[dict[str, Any]]], doubt: str) -> None:
+def test_stopped_in_doubt(mpi: str, outcomes: Outcomes, doubt: str) -> None:
     """Two are lost, one of them as it asks the store: the last one decides alone, and they hear so when they go on."""
     found = values(outcomes[mpi, doubt])
     stops = DOUBTS[doubt]["stop"]

@@ -79,6 +79,28 @@ def test_a_nan_or_infinity_that_is_planted_in_an_array_is_refused_with_its_index
 
 
 @pytest.mark.parametrize(
+    "text",
+    [b"{}", b"[" * 3000 + b"]" * 3000, b'{"generator":["PCG64",1]}', b'{"f64":"x"}'],
+    ids=["no tag", "deep", "generator", "number"],
+)
+@pytest.mark.parametrize("region", ["own", "lr"])
+def test_what_is_no_value_is_refused_by_verify_and_by_resume(text: bytes, region: str, store: Store) -> None:
+    def change(shard: Shard) -> None:
+        if any(key.startswith(f"{region}[") for key in shard.header):
+            shard.resize(region, text)
+
+    forge.forge(store.path, shards=change)
+    report = mpickpt.open_store(store.path).verify()
+    assert not report.ok
+    bad = [verdict for verdict in report.verdicts if not verdict.ok]
+    assert {(type(one.error), one.error.region) for one in bad if one.error is not None} == {(FormatError, region)}
+    assert all(one.path.endswith(".safetensors") for one in bad)
+    if region == "lr":  # `own` is another owner count's
+        with pytest.raises(FormatError):
+            store.resume()
+
+
+@pytest.mark.parametrize(
     "text", [b'{"f64":"nan:7ff8000000000000"}', b'{"f64":"inf"}', b'[null,{"complex":["0x0.0p+0","-inf"]}]']
 )
 @pytest.mark.parametrize("region", ["lr", "own"])

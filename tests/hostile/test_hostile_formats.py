@@ -13,6 +13,7 @@ import pytest
 from mpickpt import canonical
 from mpickpt import digest as digests
 from mpickpt.errors import CheckpointError, FormatError, IntegrityError
+from mpickpt.format.ended import Ended
 from mpickpt.format.manifest import (
     ChildRecord,
     Claim,
@@ -53,6 +54,7 @@ VALID: dict[str, tuple[Any, Callable[..., Any]]] = {
     "claim": (CLAIM, Claim.decode),
     "run": (RUN, RunInfo.decode),
     "void": (VOID, Void.decode),
+    "ended": (Ended(2, "SIGTERM", "now"), Ended.decode),
 }
 
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import socket
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ import pytest
 from damage import DAMAGE, Store, in_memory, states
 
 import mpickpt
-from mpickpt.errors import IntegrityError, NotFoundError, StoreError
+from mpickpt import _native
+from mpickpt.errors import CheckpointError, IntegrityError, NotFoundError, StoreError
 from mpickpt.sharded import save_sharded
 from mpickpt.store.commit import make_directory
 
@@ -97,6 +99,25 @@ def test_what_is_no_file_is_refused_at_once(what: str, kind: str, store: Store) 
         assert "no regular file" in error.message
 
 
+@pytest.mark.parametrize("what", STRANGE)
+@pytest.mark.parametrize("name", ["epochs/00000001.ended", "pins/{root}", "events.jsonl"])
+def test_what_is_beside_the_format_stands_in_nobodys_way(what: str, name: str, store: Store) -> None:
+    root = next((store.path / "roots").glob("*.json")).name
+    file = store.path / name.format(root=root)
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    STRANGE[what](file)
+    began = time.monotonic()
+    with mpickpt.Checkpointer(store.path, alone=True) as ckpt:
+        step = ckpt.resume(store.blank(), repartition=True).step
+        assert ckpt.verify().ok
+    found = mpickpt.open_store(store.path)
+    assert [one.step for one in found.generations()][-1] == step
+    for verdict in found.verify_all().failed:
+        assert isinstance(verdict.error, CheckpointError)
+    assert time.monotonic() - began < 5
+
+
 @pytest.mark.parametrize("size", [1 << 20, 1 << 40])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_is_a_hole_takes_no_more_memory_than_a_record_may_have(kind: str, size: int, store: Store) -> None:
@@ -140,6 +161,40 @@ def test_a_file_that_may_not_be_read_is_refused_and_named(kind: str) -> None:
             assert error.errno == 13  # type: ignore[union-attr]
         finally:
             file.chmod(0o644)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_file_that_grows_or_is_cut_while_it_is_read(
+    grows: bool, kind: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more is read than stood there at first: it is refused, or what was read before is right."""
+    file = store.file(kind)
+    real = _native.pread_full
+
+    def pread_full(fd: int, into: memoryview, offset: int) -> int:
+        if os.path.samestat(os.fstat(fd), file.stat()):
+            with file.open("r+b") as opened:
+                opened.truncate(file.stat().st_size + (1 << 20) if grows else 0)
+        return int(real(fd, into, offset))
+
+    expected = store.read()
+    monkeypatch.setattr(_native, "pread_full", pread_full)
+    tracemalloc.start()
+    try:
+        for reader in (store.read, store.resume):
+            try:
+                found = reader()
+            except DAMAGE as error:
+                named = str(error.path)
+            else:
+                named = file.name
+                assert grows
+                assert isinstance(found, mpickpt.Continuation) or repr(found) == repr(expected)
+            assert grows or named.endswith(file.name)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("kind", KINDS)

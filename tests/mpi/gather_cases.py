@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def narrow(chunk: int, part: int, window: int) -> Iterator[None]:
     """Let chunks and the parts of messages be so many bytes, and so many chunks be asked for at a time."""
-    usual = attempt.layout, transport._PART, gather._WINDOW
-    attempt.layout = functools.partial(usual[0], chunk=chunk)
+    usual = attempt.arrange, attempt.layout, transport._PART, gather._WINDOW
+    attempt.arrange = functools.partial(usual[0], chunk=chunk)
+    attempt.layout = functools.partial(usual[1], chunk=chunk)
     transport._PART, gather._WINDOW = part, window  # type: ignore[misc]
     try:
         yield
     finally:
-        attempt.layout, transport._PART, gather._WINDOW = usual  # type: ignore[misc]
+        attempt.arrange, attempt.layout, transport._PART, gather._WINDOW = usual  # type: ignore[misc]
 
 
 def shards(path: Path) -> dict[str, tuple[dict[str, str], dict[str, bytes]]]:

@@ -17,6 +17,7 @@ import forge
 import numpy as np
 import rank
 from scene import LENGTH, Model, Scene, at, failing, snapshot
+from spoil import DAMAGE, flip, root_or_file
 
 import mpickpt
 from mpickpt import Contract, PerOwner, Sharded, Spec, Split, _native
@@ -26,73 +27,6 @@ if TYPE_CHECKING:
 
 
 # --- damage
-
-
-def _file(scene: Scene, kind: str, step: int = 2) -> Path:
-    """Find a file of the generation of a step."""
-    (root,) = (scene.path / "roots").glob(f"{step:012}-*.json")
-    data = scene.path / "data" / root.stem / "00000"
-    return {
-        "root": root,
-        "manifest": data / "000001.json",
-        "shard": data / "000001.safetensors",
-        "shared shard": data / "000000.r.safetensors",
-        "claim": scene.path / "epochs" / "00000001.json",
-        "run.json": scene.path / "run.json",
-    }[kind]
-
-
-def _remove(path: Path) -> None:
-    path.unlink()
-
-
-def _cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def _empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def _lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0" * 16)
-
-
-def _flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-len(data) // 3] ^= 0x10
-    path.write_bytes(data)
-
-
-def _swap(path: Path) -> None:
-    """Put the same file of the generation before in its place: whole, and of another save."""
-    before = sorted(path.parents[2].glob(f"0*/00000/{path.name}"))[0]
-    path.write_bytes(before.read_bytes())
-
-
-DAMAGE: dict[str, tuple[str, Callable[[Path], None]]] = {
-    "a root that is cut": ("root", _cut),
-    "a root that is empty": ("root", _empty),
-    "a root that goes on": ("root", _lengthen),
-    "a root with one other bit": ("root", _flip),
-    "a manifest that is missing": ("manifest", _remove),
-    "a manifest that is cut": ("manifest", _cut),
-    "a manifest that goes on": ("manifest", _lengthen),
-    "a manifest with one other bit": ("manifest", _flip),
-    "a manifest of another save": ("manifest", _swap),
-    "a shard that is missing": ("shard", _remove),
-    "a shard that is cut": ("shard", _cut),
-    "a shard that is empty": ("shard", _empty),
-    "a shard that goes on": ("shard", _lengthen),
-    "a shard with one other bit": ("shard", _flip),
-    "a shard of another save": ("shard", _swap),
-    "a shared shard that is missing": ("shared shard", _remove),
-    "a shared shard with one other bit": ("shared shard", _flip),
-    "a claim that is missing": ("claim", _remove),
-    "a claim that is cut": ("claim", _cut),
-    "a claim with one other bit": ("claim", _flip),
-    "run.json with one other bit": ("run.json", _flip),
-}
 
 
 def _damaged(scene: Scene, path: Path | None, damage: Callable[[Path], None], **more: Any) -> dict[str, Any]:
@@ -117,7 +51,7 @@ def a_file_is_damaged(comm: MPI.Intracomm, directory: Path) -> Any:
     with Scene(comm, directory) as scene:
         for name, (kind, damage) in DAMAGE.items():
             older = kind not in ("claim", "run.json")  # without these nothing of the store verifies
-            found[name] = _damaged(scene, _file(scene, kind), damage, older=older)
+            found[name] = _damaged(scene, root_or_file(scene, kind), damage, older=older)
     return found
 
 
@@ -126,8 +60,8 @@ def a_file_is_damaged(comm: MPI.Intracomm, directory: Path) -> Any:
 def a_shard_of_the_last_owner_has_one_other_bit(comm: MPI.Intracomm, directory: Path) -> Any:
     """Owner 0 does not read it, and refuses all the same."""
     with Scene(comm, directory) as scene:
-        path = _file(scene, "shard").with_name(f"{scene.last:06}.safetensors")
-        return _damaged(scene, path, _flip)
+        path = root_or_file(scene, "shard").with_name(f"{scene.last:06}.safetensors")
+        return _damaged(scene, path, flip)
 
 
 @rank.case
@@ -136,7 +70,7 @@ def both_generations_are_damaged(comm: MPI.Intracomm, directory: Path) -> Any:
     """There is none to go on from, and the refusal says so."""
     with Scene(comm, directory) as scene:
         for step in (1, 2):
-            scene.together(lambda s=step: _flip(_file(scene, "shard", s)))
+            scene.together(lambda s=step: flip(root_or_file(scene, "shard", s)))
         return scene.resume(scene.good(7), older=False, follow=lambda: None)
 
 
@@ -145,7 +79,7 @@ def both_generations_are_damaged(comm: MPI.Intracomm, directory: Path) -> Any:
 def the_newest_is_damaged_and_the_one_before_is_taken(comm: MPI.Intracomm, directory: Path) -> Any:
     """What the refusal advises works, and gives that state."""
     with Scene(comm, directory) as scene:
-        scene.together(lambda: _flip(_file(scene, "shard")))
+        scene.together(lambda: flip(root_or_file(scene, "shard")))
         scene.steps = [1]
 
         def follow() -> Any:
@@ -185,7 +119,7 @@ def _removed(comm: MPI.Intracomm, directory: Path, root: bool) -> Any:
 
         def remove() -> None:
             if scene.role == 0:
-                name = _file(scene, "root")
+                name = root_or_file(scene, "root")
                 shutil.rmtree(scene.path / "data" / name.stem)
                 if root:
                     name.unlink()
@@ -299,7 +233,7 @@ def a_root_is_malformed(comm: MPI.Intracomm, directory: Path) -> Any:
                     change(record)
                     path.write_bytes(forge.seal(record)[0])
 
-            found[name] = _damaged(scene, _file(scene, "root"), damage)
+            found[name] = _damaged(scene, root_or_file(scene, "root"), damage)
     return found
 
 
@@ -314,7 +248,7 @@ def a_cursor_that_was_reset(comm: MPI.Intracomm, directory: Path) -> Any:
             record["parent"]["cursor"] = 10_000
             path.write_bytes(forge.seal(record)[0])
 
-        return _damaged(scene, _file(scene, "root"), damage)
+        return _damaged(scene, root_or_file(scene, "root"), damage)
 
 
 # --- another owner count
@@ -396,6 +330,104 @@ def another_contract(comm: MPI.Intracomm, directory: Path) -> Any:
     now = Contract(identity={"model": "mlp", "opt": {"lr": 0.2}}, numerics={"sum": "ring"})
     with Scene(comm, directory, contract=saved) as scene:
         return scene.resume(scene.good(7), ckpt=scene.open(contract=now))
+
+
+def _device(role: int, product: str = "H200") -> dict[str, str]:
+    return {"product": product, "uuid": f"GPU-{role}"}
+
+
+@rank.case
+@at(2, 3)
+def another_device_product(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Two owners were given another kind of device; both are named in one refusal."""
+    contract = Contract(device="product")
+    with Scene(comm, directory, contract=contract, device=_device(comm.Get_rank())) as scene:
+        product = "A100" if scene.role in (0, scene.last) else "H200"
+        other = scene.open(device=_device(scene.role + 9, product))
+        return scene.resume(scene.good(7), ckpt=other)
+
+
+@rank.case
+@at(3)
+def another_device_uuid(comm: MPI.Intracomm, directory: Path) -> Any:
+    """The very same devices, but two owners have changed theirs; owner 0 has written for all."""
+    contract = Contract(device="uuid")
+    with Scene(comm, directory, contract=contract, device=_device(comm.Get_rank()), write="gather") as scene:
+        return scene.resume(scene.good(7), ckpt=scene.open(device=_device((0, 2, 1)[scene.role])))
+
+
+@rank.case
+@at(3)
+def a_device_that_was_never_told(comm: MPI.Intracomm, directory: Path) -> Any:
+    """What was saved with a free device tells none, and now one is bound."""
+    with Scene(comm, directory) as scene:
+        bound = scene.open(contract=Contract(device="product"), device=_device(scene.role))
+        return scene.resume(scene.good(7), ckpt=bound)
+
+
+@rank.case
+@at(3)
+def everything_that_differs_at_once(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Identity, numerics, owner count and the device of one owner: one refusal lists them side by side."""
+    saved = Contract(identity={"lr": 0.1, "inputs": "a"}, numerics={"tree": 2}, placement="ask", device="product")
+    now = Contract(identity={"lr": 0.2, "inputs": "a"}, numerics={"tree": 4}, placement="ask", device="product")
+    device = _device(comm.Get_rank())
+    with Scene(comm, directory, contract=saved, device=device) as scene:
+        part = comm.Split(0 if scene.role < 2 else 1, scene.role)
+        found = None
+        if scene.role < 2:
+            product = "A100" if scene.role == 1 else "H200"
+            few = mpickpt.Checkpointer(
+                scene.path, part, contract=now, device=_device(scene.role, product), deadline=4.0, keep=None
+            )
+            scene.opened.append(few)
+            accept = {"identity.inputs": "no difference, and passed over"}
+            found = rank.attempt(lambda: str(few.resume({"w": np.zeros(6)}, accept=accept)))
+        rank.meet(comm)
+        part.Free()
+        return found
+
+
+@rank.case
+@at(3)
+def a_change_that_is_accepted_but_for_one_field(comm: MPI.Intracomm, directory: Path) -> Any:
+    """What is accepted is no difference; what is not accepted is refused all the same."""
+    saved = Contract(identity={"lr": 0.1, "data": "old"}, numerics={"tree": 2})
+    with Scene(comm, directory, contract=saved) as scene:
+        now = scene.open(contract=Contract(identity={"lr": 0.2, "data": "new"}, numerics={"tree": 2}))
+        return scene.resume(scene.good(7), ckpt=now, accept={"identity.lr": "decayed by hand"})
+
+
+@rank.case
+@at(3)
+def accepted_changes_are_recorded(comm: MPI.Intracomm, directory: Path) -> Any:
+    """Three fields are accepted: the run goes on, its claim tells them, and the next one has nothing to accept."""
+    saved = Contract(identity={"lr": 0.1}, numerics={"tree": 2}, device="product")
+    device = _device(comm.Get_rank())
+    with Scene(comm, directory, contract=saved, device=device) as scene:
+        now = Contract(identity={"lr": 0.2, "note": "new"}, numerics={"tree": 2}, device="product")
+        product = "A100" if scene.role == 0 else "H200"
+        scene.ckpt = scene.open(contract=now, device=_device(scene.role, product))
+        accept = {"identity.lr": "decayed", "identity.note": "named", "device.product": "moved", "numerics.tree": "-"}
+        state = scene.good(0)
+        found = scene.ckpt.resume(state, accept=accept)
+        whole = snapshot(state) == snapshot(scene.good(2))
+        for step in (3, 4):
+            scene.publish(step)
+        scene.open(contract=now, device=_device(scene.role, product)).resume(scene.good(0))
+        told = scene.together(
+            lambda: [json.loads(p.read_bytes().split(b"\n")[0]).get("accepted")
+                     for p in sorted((scene.path / "epochs").glob("*.json"))]
+        )  # fmt: skip
+        return [found.step, whole, told]
+
+
+@rank.case
+@at(2)
+def accept_that_says_no_reason(comm: MPI.Intracomm, directory: Path) -> Any:
+    """A change without a reason is none that anybody could understand later."""
+    with Scene(comm, directory) as scene:
+        return scene.resume(scene.good(7), accept={"identity.lr": ""})
 
 
 @rank.case

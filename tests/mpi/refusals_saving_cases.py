@@ -163,9 +163,16 @@ def a_save_before_resume_on_a_store_that_holds_something(comm: MPI.Intracomm, di
 @rank.case
 @at(2, 3)
 def no_communicator_under_a_launcher(comm: MPI.Intracomm, directory: Path) -> Any:
-    """Every process would be the only owner of the same store."""
+    """Every process would be the only owner of the same store. One that was split off is meant to be."""
+    from mpi4py import MPI
+
     found = rank.attempt(lambda: mpickpt.Checkpointer(directory / "run"))
+    found["itself"] = rank.attempt(lambda: mpickpt.Checkpointer(directory / "run", MPI.COMM_SELF))
     found["made"] = (directory / "run").exists()
+    own = comm.Split(comm.Get_rank())
+    with mpickpt.Checkpointer(directory / f"run{comm.Get_rank()}", own) as ckpt:
+        found["split off"] = [own.Get_size(), ckpt.resume({"x": 1}).fresh]
+    own.Free()
     rank.meet(comm)
     return found
 

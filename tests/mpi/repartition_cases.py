@@ -57,12 +57,12 @@ def staged(case: Callable[[Among, Path], Any]) -> Callable[[MPI.Intracomm, Path]
 @contextlib.contextmanager
 def small_chunks(size: int) -> Iterator[None]:
     """Write shards with chunks of so many bytes, so that boxes meet many of them, and in part."""
-    usual = attempt.layout
-    attempt.layout = functools.partial(usual, chunk=size)
+    usual = attempt.arrange, attempt.layout
+    attempt.arrange, attempt.layout = (functools.partial(one, chunk=size) for one in usual)
     try:
         yield
     finally:
-        attempt.layout = usual
+        attempt.arrange, attempt.layout = usual
 
 
 def columns(array: Array, comm: MPI.Intracomm) -> Sharded:

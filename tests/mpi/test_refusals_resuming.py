@@ -5,9 +5,8 @@ Checked each time: the same exception with the same record at all owners, in tim
 read it; that no array, generator or object of the caller's was touched, and no file of the store; that the older
 generation verifies, and the store resumes once it is mended or rightly asked.
 
-A root that is missing leaves no trace where no claim names it: that, generations off the lineage, stale epochs and
-rivals come with the claims of later epochs; a device that is bound comes with the adapters that know of devices. Damage
-at every byte is in tests/hostile.
+Generations off the lineage, rivals and damage that is gone past are in test_epochs.py. Bound devices are told as data.
+Damage at every byte is in tests/hostile.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ RESUMED = [2, True]
 """After the refusal: the newest step, and every piece of it."""
 
 DAMAGED = {
+    "a claim that is missing": ("a root is newer than every claim", ROOT.format(2), 0),
     "a root that is cut": ("truncated", ROOT.format(2), 0),
     "a root that is empty": ("truncated", ROOT.format(2), 0),
     "a root that goes on": ("too long", ROOT.format(2), 0),
@@ -44,7 +44,6 @@ DAMAGED = {
     "a shard of another save": ("not what its manifest names", FILE.format(r"000001\.safetensors"), 1),
     "a shared shard that is missing": ("missing", FILE.format(r"000000\.r\.safetensors"), None),
     "a shared shard with one other bit": ("not what", FILE.format(r"000000\.r\.safetensors"), None),
-    "a claim that is missing": ("a root is newer than every claim", ROOT.format(2), 0),
     "a claim that is cut": ("truncated", r"/epochs/00000001\.json$", 0),
     "a claim with one other bit": ("digest", r"/epochs/00000001\.json$", 0),
     "run.json with one other bit": ("digest", r"/run/run\.json$", 0),
@@ -95,6 +94,26 @@ REFUSED = {
         r"lr: 0\.2 this run, 0\.1 checkpoint\n.*name: \(absent\) this run, 'adam' checkpoint\n.*numerics\.sum: 'ring'",
         path=ROOT.format(2), expected="0.2", found="0.1", advice="contract that the run was saved with",
     ),
+    "another_device_product": Expect(
+        "ContractError",
+        r"device\.product at owner 0 \(host \S+\): 'A100' this run, 'H200' checkpoint\n"
+        r".*product at owner [12] \(host \S+\): 'A100' this run", role=0,
+        path=ROOT.format(2), expected="A100", found="H200", advice="'device.product'",
+    ),
+    "another_device_uuid": Expect(
+        "ContractError",
+        r"device\.uuid at owner 1 .*: 'GPU-2' this run, 'GPU-1' checkpoint\n.*uuid at owner 2 .*: 'GPU-1' this run",
+        role=1, path=ROOT.format(2), expected="GPU-2", found="GPU-1",
+    ),
+    "a_device_that_was_never_told": Expect(
+        "ContractError", r"device\.product at owner 0 .*: 'H200' this run, \(absent\) checkpoint", role=0,
+        path=ROOT.format(2),
+    ),
+    "a_change_that_is_accepted_but_for_one_field": Expect(
+        "ContractError", r"contract:\n    identity\.data: 'new' this run, 'old' checkpoint$", path=ROOT.format(2),
+        expected="{'identity.data': 'new'}", advice="accept={'identity.data': 'the reason'}",
+    ),
+    "accept_that_says_no_reason": Expect("StateError", "accept says not why", found="identity"),
     "contracts_that_differ_between_owners": Expect(
         "DisagreementError", r"identity\.lr 0\.1 at owner 0, 0\.2 at owner 1", role=1, roles=(0, 1),
         advice="same contract",
@@ -124,8 +143,8 @@ REFUSED = {
     ),
     "a_root_that_is_no_digest": Expect("StateError", "root= is no digest", expected="blake3:HEX", found="newest"),
     "a_saved_nan_of_one_owner": Expect(
-        "NonFiniteError", r"nan at index \(11,\)", region="^m$", role=-1, path=ROOT.format(3),
-        advice="'m': 'allow'.*step 2 passes",
+        "NonFiniteError", r"nan at index \(11,\)", region="^m$", role=-1,
+        path=r"/data/000000000003-e00000001-\w+/00000/00000LAST\.safetensors$", advice="'m': 'allow'.*step 2 passes",
     ),
     "a_saved_infinity_in_a_value": Expect("NonFiniteError", "not finite", region="^lr$", path=ROOT.format(3)),
     "another_step_at_one_owner": Expect(
@@ -158,6 +177,8 @@ def test_every_case_is_judged() -> None:
         "another_owner_count",
         "another_owner_count_where_the_placement_is_bound",
         "another_owner_count_and_something_of_each_owners_own",
+        "everything_that_differs_at_once",
+        "accepted_changes_are_recorded",
         "a_step_of_an_empty_store",
         "nothing_to_resume",
         "load_state_dict_raises_at_one_owner",
@@ -252,6 +273,31 @@ def test_another_owner_count_is_refused_unless_asked_for(mpi: str, case: str, ex
     assert [one["next"] for one in two] == [following] * 2
 
 
+def test_everything_that_differs_stands_in_one_refusal(mpi: str) -> None:
+    two = outcomes(PROGRAM, mpi, "everything_that_differs_at_once", 3)[:2]
+    record = check_refused(two, Expect(
+        "ContractError",
+        r"identity\.lr: 0\.2 this run, 0\.1 .*\n    numerics\.tree: 4 this run, 2 .*\n    owners: 2 this run, 3 "
+        r"checkpoint\n    device\.product at owner 1 \(host \S+\): 'A100' this run, 'H200' checkpoint$",
+        path=ROOT.format(2), roles=(0, 1), advice="repartition=True",
+    ))  # fmt: skip
+    assert "inputs" not in record["message"]
+
+
+def test_what_is_accepted_is_recorded_in_the_claim(mpi: str) -> None:
+    found = outcomes(PROGRAM, mpi, "accepted_changes_are_recorded", 3)
+    assert [one[:2] for one in found] == [[2, True]] * 3
+    assert found[0][2] == [
+        None,
+        [
+            ["identity.lr", "0.1", "0.2", "decayed"],
+            ["identity.note", "(absent)", "'new'", "named"],
+            ["device.product", "'H200'", "'A100'", "moved"],
+        ],
+        None,
+    ]
+
+
 def test_a_step_of_an_empty_store_is_not_found_rather_than_a_fresh_start(mpi: str) -> None:
     found = outcomes(PROGRAM, mpi, "a_step_of_an_empty_store", 3)
     check_refused(found, Expect("NotFoundError", "step 1", role=0, path="/run/roots$", found="none"))
@@ -275,7 +321,8 @@ def test_load_state_dict_that_raises_at_one_owner_lets_nobody_begin_to_train(mpi
     )  # fmt: skip
     record = check_refused(found, expect)
     assert "arrays of the destination hold it" in record["unharmed"]
-    assert found[0]["changed"] == found[0]["added"] == []
+    # A claim that nobody goes on under does no harm.
+    assert (found[0]["changed"], found[0]["added"]) == ([], ["epochs/00000002.json"])
     assert [one["next"] for one in found] == [RESUMED] * owners
 
 
@@ -284,7 +331,7 @@ def test_an_interrupt_of_one_owner_while_it_fills_lets_nobody_begin_to_train(mpi
     record = check_refused(found, Expect("CheckpointError", "KeyboardInterrupt", role=1, apart=(1,)))
     assert "all arrays" not in record["unharmed"], "some are filled already"
     assert found[1]["value"] == "interrupted"
-    assert found[0]["changed"] == found[0]["added"] == []
+    assert (found[0]["changed"], found[0]["added"]) == ([], ["epochs/00000002.json"])
     assert [one["next"] for one in found] == [RESUMED] * 3
 
 

@@ -325,14 +325,15 @@ def test_the_same_save_again_is_the_same_generation_and_writes_nothing(mpi: str,
 @pytest.mark.parametrize("owners", [2, 3])
 def test_no_communicator_under_a_launcher_is_refused_before_anything_is_written(mpi: str, owners: int) -> None:
     found = outcomes(SAVING, mpi, "no_communicator_under_a_launcher", owners)
-    for one in found:
-        record = one["raised"]["record"]
-        assert record == found[0]["raised"]["record"]
-        assert record["class"] == "StateError"
-        assert record["found"].split(":")[0] in {"OMPI_COMM_WORLD_SIZE=5", "PMI_SIZE=5"}
-        assert "comm=MPI.COMM_WORLD" in record["expected"]
-        assert "alone=True" in record["advice"]
+    for role, one in enumerate(found):
+        for record in (one["raised"]["record"], one["itself"]["raised"]["record"]):
+            assert record["class"] == "StateError"
+            assert record["message"].startswith("every process would believe that it is alone")
+            assert record["found"].split(":")[0] in {"OMPI_COMM_WORLD_SIZE=5", "PMI_SIZE=5"}
+            assert ("comm=MPI.COMM_WORLD" in record.get("expected", "")) == (role == 0)
+            assert ("alone=True" in record["advice"]) == (role == 0)
         assert not one["made"]
+        assert one["split off"] == [1, True]
 
 
 @pytest.mark.parametrize("role", [-1, 0])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import mpilaunch
 import pytest
+
+import mpickpt
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "train_digits.py"
 
@@ -57,6 +60,84 @@ def test_kill_before_a_step_is_resumed_from_the_last_save(mpi: str, tmp_path: Pa
     resumed = train(mpi, 3, tmp_path, 5, "--every", "2")
     assert resumed["began"] == 2
     assert resumed["digest"] == expected["digest"]
+
+
+LONG = ("--steps", "100000", "--every", "5")
+
+
+def stopped(running: mpilaunch.Running) -> tuple[int, str]:
+    """Wait for the end of a run; give its exit code and the reason that it named."""
+    result = running.wait()
+    said = [line for line in result.output.splitlines() if line.startswith(("stopped by ", "EpochError: "))]
+    return result.returncode, said[-1] if said else result.output
+
+
+@pytest.mark.parametrize(("number", "owner"), [(signal.SIGTERM, 0), (signal.SIGUSR1, 1)])
+def test_a_signal_at_one_owner_ends_it_with_75_and_it_goes_on(
+    mpi: str, number: signal.Signals, owner: int, tmp_path: Path
+) -> None:
+    with mpilaunch.start(EXAMPLE, 2, mpi, [str(tmp_path / "store"), *LONG]) as running:
+        running.until(lambda: "step 5:" in running.output(), "the first save")
+        running.signal(owner, number)
+        assert stopped(running) == (75, f"stopped by {number.name}")
+    newest = mpickpt.open_store(tmp_path / "store").generations()[-1].step
+    assert train(mpi, 2, tmp_path, newest + 1)["began"] == newest
+
+
+def test_a_persons_stop_file_ends_it_with_0(mpi: str, tmp_path: Path) -> None:
+    with mpilaunch.start(EXAMPLE, 2, mpi, [str(tmp_path / "store"), *LONG]) as running:
+        running.until(lambda: "step 5:" in running.output(), "the first save")
+        (tmp_path / "store" / "stop").touch()
+        assert stopped(running) == (0, "stopped by stop file")
+
+
+def test_a_run_that_a_newer_job_goes_on_with_ends_with_5(mpi: str, tmp_path: Path) -> None:
+    with mpilaunch.start(EXAMPLE, 2, mpi, [str(tmp_path / "store"), *LONG]) as running:
+        running.until(lambda: "step 5:" in running.output(), "the first save")
+        for _ in range(3):  # 75: the older one saved meanwhile
+            newer = mpilaunch.run(EXAMPLE, 2, mpi, [str(tmp_path / "store"), "--steps", "1"])
+            if newer.returncode != 75:
+                break
+        assert newer.returncode == 0, newer.output
+        assert "resumed at step" in newer.output
+        code, said = stopped(running)
+    assert code == 5
+    assert said.startswith("EpochError: a newer job has continued this run")
+
+
+def test_a_refusal_is_said_once_and_ends_it_with_its_own_exit_code(mpi: str, tmp_path: Path) -> None:
+    train(mpi, 2, tmp_path, 1)
+    result = mpilaunch.run(EXAMPLE, 3, mpi, [str(tmp_path / "store")])
+    assert result.returncode == 4, result.output
+    assert result.output.count("PlacementError: ") == 1, result.output
+    assert "Traceback" not in result.output
+
+
+#: The example with a short deadline, in which owner 0 stops at step 3.
+LOSES = f"""
+import os, runpy, signal, sys
+import mpickpt
+
+class Loses(mpickpt.Checkpointer):
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, deadline=2.0, **more)
+
+    def due(self, step):
+        if step == 3 and self._wiring.role == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().due(step)
+
+mpickpt.Checkpointer = Loses
+runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
+"""
+
+
+def test_where_an_owner_is_lost_the_others_say_so_and_the_job_ends(mpi: str, tmp_path: Path) -> None:
+    result = mpilaunch.run(LOSES, 3, mpi, [str(tmp_path / "store"), "--every", "1"])
+    assert result.returncode != 0
+    assert "DeadlineError: " in result.output
+    assert "owner 0" in result.output
+    assert "Traceback" not in result.output
 
 
 def test_resume_of_a_finished_run_loses_nothing(mpi: str, tmp_path: Path) -> None:

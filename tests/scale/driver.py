@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import stepkit
 from held import held_by
 from world import COUNTED, Owner, World, world_of
 
@@ -92,7 +95,7 @@ def measure(owners: int, fan_out: int, path: Path) -> Measured:
 
     def first(owner: Owner) -> None:
         assert owner.wires is not None
-        owner.things = mpickpt.Checkpointer(store, owner.wires, keep=None)
+        owner.things = mpickpt.Checkpointer(store, owner.wires, keep=None, events=False)
         owner.things.save(state(owner, 1), step=1)
 
     def again(owner: Owner) -> None:
@@ -103,7 +106,7 @@ def measure(owners: int, fan_out: int, path: Path) -> Measured:
 
     def restore(owner: Owner) -> None:
         assert owner.wires is not None
-        owner.things = mpickpt.Checkpointer(store, owner.wires, keep=None)
+        owner.things = mpickpt.Checkpointer(store, owner.wires, keep=None, events=False)
         check_state(owner, owner.things.resume(state(owner, 0)).state, 2)
 
     real = Manifest.encode
@@ -113,6 +116,9 @@ def measure(owners: int, fan_out: int, path: Path) -> Measured:
         _call(measured, world, "first save", first)
         _call(measured, world, "save", again)
         world.run(close)
+        for owner in world.owners:
+            owner.things = None
+        gc.collect()  # a Checkpointer and what it has made refer to each other
         world.wire()
         _call(measured, world, "restore", restore)
     measured.table |= {
@@ -187,6 +193,7 @@ def _median(world: World, which: Callable[[Place], bool]) -> float | None:
 
 
 def _one(owners: int, fan_out: int, store: str) -> dict[str, Any]:
+    stepkit.install()  # so that the file operations of lists are counted
     gc.disable()  # a hundred million objects that live on: the collector would walk through them again and again
     path = Path(tempfile.mkdtemp(prefix="mpickpt-scale-", dir=store))
     try:
@@ -204,12 +211,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     tables = []
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for owners in options.owners:
-            tables.append(pool.apply(_one, (owners, options.fan_out, options.store)))
-            print(json.dumps(tables[-1], indent=1), flush=True)
-            if options.json is not None:
-                options.json.write_text(json.dumps(tables, indent=1) + "\n")
+    for owners in options.owners:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # raises if the process is killed
+            tables.append(pool.submit(_one, owners, options.fan_out, options.store).result())
+        print(json.dumps(tables[-1], indent=1), flush=True)
+        if options.json is not None:
+            options.json.write_text(json.dumps(tables, indent=1) + "\n")
 
 
 if __name__ == "__main__":

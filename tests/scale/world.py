@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import stat
 import time
 import types
@@ -136,6 +137,9 @@ class Inline:
         """No thread hangs."""
 
     def close(self, timeout: float | None = None) -> None:
+        """No thread runs."""
+
+    def end(self) -> None:
         """No thread runs."""
 
 
@@ -343,6 +347,7 @@ def world_of(topology: Topology) -> Iterator[World]:
         for module in (mailbox, channel, attempt, publish):
             patch.setattr(module, "time", clock)
         patch.setattr(checkpointer, "Pool", Inline)
+        patch.setattr(socket, "gethostname", lambda: "" if world.here is None else f"node{world.here.role}")
         for module, name, operation in list(_counting(world)):
             patch.setattr(module, name, operation)
         patch.setattr(failpoints, "hook", reach)

@@ -209,7 +209,7 @@ def test_c5_one_beat_a_second_on_every_edge_with_the_bytes_below(world: World) -
         *(world.wire.come(child, Kind.BEAT, (100 * child).to_bytes(8, "little")) for child in CHILDREN),
     ]
     with world.line.call() as call:
-        call.working = types.SimpleNamespace(done=7, syncing=0, cancelled=False)
+        call.working = types.SimpleNamespace(done=9, payload=7, syncing=0, cancel=lambda: None)
         call.wait(lambda: world.now > 10)
     for role in (PARENT, *CHILDREN):
         beats = world.wire.told(Kind.BEAT, role)

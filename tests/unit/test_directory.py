@@ -62,6 +62,26 @@ def test_a_new_store(tmp_path: Path) -> None:
     assert Directory(path).open(write=True).run.run == run
 
 
+def test_a_rival_may_make_the_directory_between_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, lexists = tmp_path / "run", os.path.lexists
+
+    def just_made(asked: str) -> bool:
+        if asked == str(path) and not lexists(asked):
+            os.mkdir(asked)
+        return lexists(asked)
+
+    monkeypatch.setattr(os.path, "lexists", just_made)
+    assert Directory(path).open(write=True).roots() == []
+
+
+def test_a_file_under_the_name_of_a_store_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.write_text("something else")
+    with pytest.raises(StoreError, match="the path of the store is no directory"):
+        Directory(path).open(write=True)
+    assert path.read_text() == "something else"
+
+
 def test_read_only_use_makes_nothing(tmp_path: Path, directory: Directory) -> None:
     genkit.bare_root(directory, 1)
     before = tree(directory.path)
@@ -310,3 +330,38 @@ def test_an_attempt_has_a_directory_of_its_own(directory: Directory) -> None:
     with pytest.raises(StoreError) as caught:
         directory.attempt(name)
     assert caught.value.errno == errno.EEXIST
+
+
+def test_the_way_to_a_new_store_is_synced_before_anything_stands_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = commit.sync_directory
+
+    def sync_directory(path: str, fence: bool = False) -> None:
+        synced.append(path)
+        real(path, fence)
+
+    monkeypatch.setattr(commit, "sync_directory", sync_directory)
+    store = tmp_path / "a" / "run"
+    Directory(store).open(write=True)
+    path = [str(tmp_path / "a"), str(tmp_path)]
+    assert [one for one in synced if one in path] == path
+    assert synced.index(path[-1]) < synced.index(str(store)), "run.json would tell what is not true yet"
+    synced.clear()
+    Directory(store).open(write=True)
+    assert not set(path) & set(synced), "it is known to be durable"
+
+
+def test_the_way_to_a_new_store_ends_where_somebody_else_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = commit.sync_directory
+
+    def sync_directory(path: str, fence: bool = False) -> None:
+        if path == str(tmp_path):
+            raise StoreError("not allowed", errno=errno.EACCES, path=path)
+        assert not str(tmp_path).startswith(path + "/"), "the way goes on above it"
+        real(path, fence)
+
+    monkeypatch.setattr(commit, "sync_directory", sync_directory)
+    Directory(tmp_path / "run").open(write=True)
+    assert (tmp_path / "run" / "run.json").exists()

@@ -18,7 +18,11 @@ import mpickpt
 from mpickpt import errors
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "notes" not in p.parts)]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "slurm" / "README.md",
+    *sorted(p for p in (ROOT / "docs").rglob("*.md") if "notes" not in p.parts),
+]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
@@ -119,7 +123,8 @@ def test_documented_signature_is_the_real_one(dotted: str, text: str) -> None:
             parts.append("*")
             starred = True
         default = "" if parameter.default is parameter.empty else f"={_shown(parameter.default)}"
-        parts.append(parameter.name + default)
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        parts.append(stars + parameter.name + default)
     assert shown == parts
 
 

@@ -86,7 +86,7 @@ def test_fuse_is_trusted_with_link_alone(tmp_path: Path, monkeypatch: pytest.Mon
     kind(monkeypatch, FUSE)
     promise = filesystem.probe(str(tmp_path))
     assert (promise.kind, promise.way) == ("fuse", Way.LINK)
-    assert promise.notes
+    assert "link is used" in promise.rests_on
 
 
 def test_a_kernel_without_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_the_table(
 
 def test_memory_says_that_it_is_not_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kind(monkeypatch, TMPFS)
-    assert any("not durable" in note for note in filesystem.probe(str(tmp_path)).notes)
+    assert "not durable" in filesystem.probe(str(tmp_path)).rests_on
 
 
 @pytest.mark.parametrize("name", ["rename_noreplace", "link", "fsync", "pwrite_all"])

@@ -17,7 +17,7 @@ from mpickpt.format.names import FOLDER
 def test_each_folder_is_synced_once_by_who_has_heard_of_all_in_it(
     owners: int, fan_out: int, per_node: int | None
 ) -> None:
-    topology = Topology.of("tree", owners, fan_out, per_node)
+    topology = Topology.of("tree", owners, fan_out, () if per_node is None else (((0, per_node),),))
     synced = Counter[int]()
     for role in range(owners):
         place = topology.place(role)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from mpickpt import Checkpointer
 from mpickpt.cluster.garbage import fewer_collections
+from mpickpt.cluster.publish import Publisher
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +59,21 @@ def test_setting_that_was_made_meanwhile_stays() -> None:
     with fewer_collections():
         gc.set_threshold(55, 10, 10)
     assert gc.get_threshold()[0] == 55
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_save_beside_the_training_leaves_its_garbage_to_the_collector(
+    background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    save = Publisher.save
+
+    def saved(self: Publisher, *args: Any) -> Any:
+        seen.append(gc.get_threshold()[0])
+        return save(self, *args)
+
+    monkeypatch.setattr(Publisher, "save", saved)
+    gc.set_threshold(700, 10, 10)
+    with Checkpointer(tmp_path / "run", async_=background) as ckpt:
+        ckpt.save({"a": np.arange(4)}, step=1).wait(60)
+    assert (seen[0] == 700) == background

@@ -13,10 +13,8 @@ import genkit
 import pytest
 from dirkit import damage, steps, tree
 
-from mpickpt.errors import (
-    IntegrityError,
-    StoreError,
-)
+from mpickpt.cluster.claims import Claims
+from mpickpt.errors import FormatError, IntegrityError, StoreError
 from mpickpt.format.manifest import claim_name
 from mpickpt.store.commit import Way
 from mpickpt.store.directory import Directory
@@ -42,7 +40,16 @@ def test_of_two_that_claim_one_gets_it(directory: Directory) -> None:
     assert directory.claim(genkit.claim_of(directory)) is True, "one's own nonce: won"
     newest = directory.newest_claim(fresh=True)
     assert newest is not None
-    assert (newest.epoch, newest.nonce) == (1, "claimed")
+    assert (newest.epoch, newest.nonce) == (1, "claimed1")
+
+
+def test_after_the_last_epoch_there_is_none(directory: Directory) -> None:
+    last = (1 << 63) - 1
+    assert directory.claim(genkit.claim_of(directory, epoch=last))
+    before = sorted(os.listdir(directory.epochs_path))
+    with pytest.raises(FormatError, match="no epoch is left"):
+        Claims(directory, 1, "here").propose(directory.claims(), None, "more")
+    assert sorted(os.listdir(directory.epochs_path)) == before
 
 
 def test_the_lineage_follows_from_the_claims(directory: Directory) -> None:
@@ -93,6 +100,19 @@ def test_a_damaged_store_is_never_taken_for_an_empty_one(directory: Directory, w
         assert caught.value.path is not None
     assert tree(directory.path) == before
     Directory(directory.path).open(check=False)  # tools look at it all the same
+
+
+def test_where_an_origin_was_rotated_by_an_older_job_the_refusal_says_which_claim_to_move_away(
+    directory: Directory, tmp_path: Path
+) -> None:
+    genkit.bare_root(directory, 2)  # 1 was rotated, while the job of epoch 2 claimed and was killed
+    directory.claim(genkit.claim_of(directory, 2, (1, 1)))
+    with pytest.raises(IntegrityError, match="a root that is not there") as caught:
+        Directory(directory.path).open(write=True)
+    claim = os.path.join(directory.epochs_path, claim_name(2))
+    assert f"move {claim} away" in str(caught.value)
+    os.rename(claim, tmp_path / "moved")
+    assert steps(Directory(directory.path).open(write=True).lineage()) == [(1, 2)]
 
 
 def test_one_unreadable_root_among_readable_ones_is_not_gone_past(directory: Directory) -> None:

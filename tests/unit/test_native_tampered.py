@@ -187,9 +187,9 @@ def test_byte_kernels_hold_no_interpreter_lock(call: str) -> None:
         + f"""
     from mpickpt import _native
     data = bytes(1 << 28)
-    seen = max(moves(lambda: {call}) for _ in range(20))
+    seen = any(moves(lambda: {call}) for _ in range(300))  # many: other processes may have the cores
     stop = True
-    assert seen > 0
+    assert seen
     """
     )
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)

@@ -17,7 +17,10 @@ from mpickpt import _native
 from mpickpt.errors import CheckpointError, FormatError, IntegrityError, StateError, StoreError
 from mpickpt.state.plan import Piece
 from mpickpt.state.region import Box, Region, Schema
-from mpickpt.store.reader import Shard, Want, read_shard
+from mpickpt.store.bulk import work_off
+from mpickpt.store.destination import Want
+from mpickpt.store.reader import Reading, read_shard
+from mpickpt.store.shard import Shard
 from mpickpt.store.threads import Buffers
 from mpickpt.store.writer import Cancelled, Progress
 
@@ -161,11 +164,10 @@ def test_a_chunk_goes_straight_into_a_contiguous_destination(tmp_path: Path, mon
     _, record = shardkit.write(tmp_path / "0", schema, shardkit.whole_pieces(schema, {"w": array}), chunk=1024)
     out = np.zeros(512)
     with opened(tmp_path / "0", record, schema) as shard:
-        reading = shard.plan([Want(0, Box.whole((512,)), out)])
+        reading = Reading.of(shard, [Want(0, Box.whole((512,)), out)])
         monkeypatch.setattr(Buffers, "take", lambda _: pytest.fail("a buffer was used"))
         progress = Progress()
-        for index in reading.chunks:
-            reading.read(index, "full", Buffers(1024), progress)
+        work_off(None, reading.jobs("full", Buffers(1024), progress), progress)
     np.testing.assert_array_equal(out, array)
     assert progress.done == 4096
 
@@ -175,11 +177,11 @@ def test_a_cancelled_reader_stops(tmp_path: Path) -> None:
     schema = shardkit.array_schema({"w": array})
     _, record = shardkit.write(tmp_path / "0", schema, shardkit.whole_pieces(schema, {"w": array}))
     with opened(tmp_path / "0", record, schema) as shard:
-        reading = shard.plan([Want(0, Box.whole((512,)), np.zeros(512))])
+        reading = Reading.of(shard, [Want(0, Box.whole((512,)), np.zeros(512))])
         progress = Progress()
         progress.cancel()
         with pytest.raises(Cancelled):
-            reading.read(0, "full", Buffers(64), progress)
+            work_off(None, reading.jobs("full", Buffers(64), progress), progress)
 
 
 # ---------------------------------------------------------------------- damage
@@ -295,6 +297,7 @@ def test_a_read_error_is_a_store_error(tmp_path: Path, monkeypatch: pytest.Monke
 
     with opened(path, record, schema) as shard:
         monkeypatch.setattr(_native, "pread_full", fail)
+        monkeypatch.setattr(_native, "read_chunks", fail)
         with pytest.raises(StoreError) as caught:
             read_shard(shard, [Want(1, Box.whole((4, 6)), np.zeros((4, 6)))])
     assert caught.value.errno == 5
@@ -309,6 +312,6 @@ def test_a_destination_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with opened(path, record, schema) as shard:
         for out in (np.zeros((4, 5)), np.zeros((4, 6), np.float32), frozen):
             with pytest.raises(StateError):
-                shard.plan([Want(1, Box.whole((4, 6)), out)])
+                Reading.of(shard, [Want(1, Box.whole((4, 6)), out)])
         with pytest.raises(StateError):
             read_shard(shard, [Want(1, Box.whole((4, 6)), np.zeros((4, 6)))], level="none")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpickpt.errors import IntegrityError, StateError
+from mpickpt.errors import CoverageError, IntegrityError, StateError
 from mpickpt.format.shard import (
     CHUNK,
     Layout,
@@ -99,7 +99,6 @@ def test_a_schema_gives_ordinals() -> None:
         ([], {}),
         ([piece("w", "int8", (0, 0))], {}),
         ([piece("w", "int8", (2, 1))], {}),
-        ([piece("w", "int8", (0, 2)), piece("w", "int8", (0, 2))], {}),
         ([PieceSpec(0, "w", Box((0,), (2,)), "int16", 3)], {}),
         ([PieceSpec(0, "w", Box((), ()), "uint8", 0)], {}),
         ([piece("\ud800", "int8", (0, 2))], {}),
@@ -114,6 +113,11 @@ def test_a_schema_gives_ordinals() -> None:
 def test_what_cannot_be_laid_out(pieces: list[PieceSpec], changed: dict[str, Any]) -> None:
     with pytest.raises(StateError):
         lay(pieces, **changed)
+
+
+def test_a_piece_that_stands_twice_is_a_region_that_is_not_tiled() -> None:
+    with pytest.raises(CoverageError, match=r"region w: one owner holds \[0:2\] twice"):
+        lay([piece("w", "int8", (0, 2)), piece("w", "int8", (0, 2))])
 
 
 def test_a_header_beyond_what_safetensors_reads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

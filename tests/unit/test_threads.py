@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from mpickpt.store.threads import Buffers, Pool, finished, share
-from mpickpt.store.writer import batches
 
 
 @pytest.fixture
@@ -117,9 +116,3 @@ def test_buffers_are_bounded() -> None:
     thread.join(10)
     assert len(got) == 1
     assert Buffers(128 << 20).take().nbytes == 128 << 20
-
-
-def test_small_chunks_go_to_a_thread_many_at_a_time() -> None:
-    assert batches(3, 4 << 20) == [range(1), range(1, 2), range(2, 3)]
-    assert len(batches(1 << 16, 64)) == 1
-    assert batches(0, 64) == []

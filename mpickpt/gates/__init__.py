@@ -1,0 +1,1 @@
+"""The verification gates: what mpickpt promises, proven on the cluster where it will be relied on."""
