@@ -8,6 +8,7 @@ Failpoints: claim.listed, claim.placed, claim.looked, claim.doubt.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ class Claims:
         self.mine: Claim | None = None
         self._taken: Claim | None = None
         self._ended: int | None = None
-        self._looked = -_LOOKS
+        self._looked = -math.inf
         self._refusal: EpochError | None = None
 
     def forget(self) -> None:
@@ -145,7 +146,7 @@ class Claims:
         """Say that all owners go on under the claim that was taken last: saves are made under it from here on."""
         if self._taken is not None:
             self.mine, self._taken = self._taken, None
-            self._looked, self._refusal = -_LOOKS, None
+            self._looked, self._refusal = -math.inf, None
 
     def fenced(self, now: float | None = None) -> EpochError | None:
         """Give the refusal where a newer job has continued the run; looks once a second at most, for calls in a loop.

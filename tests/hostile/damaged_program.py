@@ -81,6 +81,7 @@ def main() -> None:
         told = (".ended", ".jsonl")
         found = (file for file in sorted(path.rglob("*")) if file.is_file() and file.suffix not in told)
         files = {file: file.read_bytes() for file in found}
+        rank.meet(comm)  # all have read them whole
         wrong: list[Any] = []
         for number in range(count):
             file = draw.choice(sorted(files))

@@ -1,4 +1,4 @@
-"""30,000 arrays of 1 KiB are saved and resumed by four owners in less than 5 seconds each: no step is quadratic."""
+"""30,000 arrays of 1 KiB are saved and resumed by four owners within seconds: no step is quadratic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import mpilaunch
 import pytest
 
 CASES = Path(__file__).with_name("many_arrays_cases.py")
-LIMIT = 5.0
+#: Seconds: about ten times what it takes, for machines that are slow or shared.
+LIMIT = 10.0
 
 
 def quiet(calls: tuple[list[float], ...]) -> float:
@@ -22,9 +23,7 @@ def quiet(calls: tuple[list[float], ...]) -> float:
 
 
 @pytest.mark.parametrize("case", mpilaunch.cases(CASES))
-def test_thirty_thousand_arrays_take_less_than_five_seconds(
-    mpi: str, case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_thirty_thousand_arrays_take_seconds(mpi: str, case: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = mpilaunch.batch(CASES, mpi, world=4, owners=(4,), timeout=240).passed(case, 4)
     save, resume = (min(quiet(calls) for calls in zip(*(one[what] for one in found), strict=True)) for what in found[0])
     with capsys.disabled():
