@@ -278,4 +278,4 @@ def test_thirty_thousand_uncut_regions_take_no_time() -> None:
     assert coverage.held_of(captures[0], union, schema, 0) == coverage.expected_held(union, schema)
     assert coverage.expected_cover(schema)
     took = time.process_time() - start
-    assert took < 1.0, "ten times what it takes: something has become quadratic"
+    assert took < 3.0, "thirty times what it takes: something has become quadratic"

@@ -269,4 +269,4 @@ def test_thirty_thousand_arrays_flatten_quickly() -> None:
             took.append(time.process_time() - start)
         return min(took)
 
-    assert seconds(3000) < 1.0  # about 0.1 s; the rest is room for a loaded machine
+    assert seconds(3000) < 2.0  # about 0.1 s; the rest is room for a loaded machine

@@ -187,6 +187,6 @@ def test_thirty_thousand_pieces_are_quick_and_open_in_safetensors() -> None:
         parsed = parse(found.head, found.file_bytes, None, schema)
         spent.append(time.process_time() - start)
     assert [entry.offset for entry in parsed.entries] == list(range(0, 240_000, 8))
-    assert min(spent) < 1.0, "layout and parse of 30,000 pieces"
+    assert min(spent) < 5.0, "about 0.5 s; something has become quadratic"
     tensors = safetensors.deserialize(file_of(found, bytes(found.payload)))
     assert len(tensors) == 30_002
