@@ -9,8 +9,16 @@ import genkit
 
 from mpickpt.errors import DeadlineError
 from mpickpt.format.manifest import claim_name, root_name
+from mpickpt.store.commit import Way
 from mpickpt.store.directory import Directory
 from mpickpt.store.lineage import RootName
+
+
+def claimed(path: Path, way: Way) -> Directory:
+    """Make an empty store below `path` with the claim of epoch 1."""
+    made = Directory(path / "run", way=way).open(write=True)
+    assert made.claim(genkit.claim_of(made))
+    return made
 
 
 def steps(roots: list[RootName]) -> list[tuple[int, int]]:

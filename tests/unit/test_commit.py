@@ -24,11 +24,7 @@ def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-@pytest.fixture(autouse=True)
-def no_leak() -> Any:
-    before = descriptors()
-    yield
-    assert descriptors() == before, "a file descriptor leaked"
+pytestmark = pytest.mark.usefixtures("no_leak")
 
 
 def failing(number: int) -> Callable[..., Any]:

@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +27,9 @@ from mpickpt.errors import (
 from mpickpt.format.manifest import Manifest, Void, claim_name, root_name
 from mpickpt.format.records import record
 from mpickpt.store import commit
-from mpickpt.store.commit import Way
 from mpickpt.store.directory import Directory
 
-
-@pytest.fixture(autouse=True)
-def no_leak() -> Iterator[None]:
-    before = set(os.listdir("/proc/self/fd"))
-    yield
-    assert set(os.listdir("/proc/self/fd")) == before, "a file descriptor leaked"
-
-
-@pytest.fixture(params=list(Way))
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
-    """An empty store with the claim of epoch 1."""
-    made = Directory(tmp_path / "run", way=request.param).open(write=True)
-    assert made.claim(genkit.claim_of(made))
-    return made
+pytestmark = pytest.mark.usefixtures("no_leak")
 
 
 # ---------------------------------------------------------------------- opening

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dirkit
 import genkit
 import numpy as np
 import pytest
@@ -28,19 +28,12 @@ from mpickpt.store.generation import Generation, Want
 from mpickpt.store.threads import Pool
 from mpickpt.store.writer import Progress
 
-
-@pytest.fixture(autouse=True)
-def no_leak() -> Iterator[None]:
-    before = set(os.listdir("/proc/self/fd"))
-    yield
-    assert set(os.listdir("/proc/self/fd")) == before, "a file descriptor leaked"
+pytestmark = pytest.mark.usefixtures("no_leak")
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
-    made = Directory(tmp_path / "run", way=Way.LINK).open(write=True)
-    assert made.claim(genkit.claim_of(made))
-    return made
+    return dirkit.claimed(tmp_path, Way.LINK)
 
 
 TREES = pytest.mark.parametrize("fan_out", [None, 1, 2, 3])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import genkit
+import dirkit
 import numpy as np
 import pytest
 from gencase import COLUMNS, OWNERS, ROWS, State
@@ -30,19 +29,12 @@ from mpickpt.store.directory import Directory
 from mpickpt.store.generation import Generation, Want
 from mpickpt.store.writer import Cancelled, Progress
 
-
-@pytest.fixture(autouse=True)
-def no_leak() -> Iterator[None]:
-    before = set(os.listdir("/proc/self/fd"))
-    yield
-    assert set(os.listdir("/proc/self/fd")) == before, "a file descriptor leaked"
+pytestmark = pytest.mark.usefixtures("no_leak")
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
-    made = Directory(tmp_path / "run", way=Way.LINK).open(write=True)
-    assert made.claim(genkit.claim_of(made))
-    return made
+    return dirkit.claimed(tmp_path, Way.LINK)
 
 
 def test_a_root_is_pinned_by_its_digest(directory: Directory) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,9 @@ from mpickpt.errors import (
 )
 from mpickpt.format.manifest import root_name
 from mpickpt.store import commit, keeping
-from mpickpt.store.commit import Way
 from mpickpt.store.directory import Directory
 
-
-@pytest.fixture(autouse=True)
-def no_leak() -> Iterator[None]:
-    before = set(os.listdir("/proc/self/fd"))
-    yield
-    assert set(os.listdir("/proc/self/fd")) == before, "a file descriptor leaked"
-
-
-@pytest.fixture(params=list(Way))
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
-    """An empty store with the claim of epoch 1."""
-    made = Directory(tmp_path / "run", way=request.param).open(write=True)
-    assert made.claim(genkit.claim_of(made))
-    return made
+pytestmark = pytest.mark.usefixtures("no_leak")
 
 
 def test_rotation_keeps_the_newest(directory: Directory) -> None:

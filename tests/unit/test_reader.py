@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,7 @@ from mpickpt.store.shard import Shard
 from mpickpt.store.threads import Buffers
 from mpickpt.store.writer import Cancelled, Progress
 
-
-@pytest.fixture(autouse=True)
-def no_leak() -> Iterator[None]:
-    before = set(os.listdir("/proc/self/fd"))
-    yield
-    assert set(os.listdir("/proc/self/fd")) == before, "a file descriptor leaked"
+pytestmark = pytest.mark.usefixtures("no_leak")
 
 
 def opened(path: Path, record: Any, schema: Schema) -> Shard:

@@ -24,12 +24,7 @@ from mpickpt.store.source import Source, chunk_of
 from mpickpt.store.threads import Pool
 from mpickpt.store.writer import Cancelled, Progress, ShardWriter, write_shard
 
-
-@pytest.fixture(autouse=True)
-def no_leak() -> Iterator[None]:
-    before = set(os.listdir("/proc/self/fd"))
-    yield
-    assert set(os.listdir("/proc/self/fd")) == before, "a file descriptor leaked"
+pytestmark = pytest.mark.usefixtures("no_leak")
 
 
 @pytest.fixture
