@@ -14,11 +14,14 @@ from typing import Any, Final
 
 from mpickpt import canonical
 from mpickpt.cluster.channel import Call, Kind
+from mpickpt.cluster.suspicion import SAME_CALLS
 from mpickpt.errors import DisagreementError
 from mpickpt.state.declare import Declarations
 
 _LENGTH: Final = struct.Struct("<I")
 _MOST_DIFFERENCES: Final = 20
+#: The fact that says which call an owner has made.
+_CALL: Final = "call"
 
 Facts = Mapping[str, Any]
 
@@ -51,7 +54,7 @@ def agree(
     Parameters
     ----------
     action : str
-        What the callers called, for messages: ``save`` or ``resume``.
+        What the callers called, ``save`` or ``resume``: the first fact.
     facts : mapping
         What must be equal on all owners; JSON-able.
     declarations : Declarations
@@ -75,7 +78,7 @@ def agree(
     DisagreementError
         Naming at most 20 differences, with roles.
     """
-    mine: dict[str, Any] = {"agreed": agreed, "facts": dict(facts), "differs": [], "more": 0}
+    mine: dict[str, Any] = {"agreed": agreed, "facts": {_CALL: action, **facts}, "differs": [], "more": 0}
     mine["alike"] = dict(alike or {})
     hosts = call.line.transport.hosts
     for role, body in sorted(call.from_children(Kind.READY).items()):
@@ -144,17 +147,19 @@ def _text(value: object) -> str:
 
 
 def _disagreement(action: str, differs: list[list[Any]], more: int) -> DisagreementError:
+    what, advice = f"owners called {action} with different arguments", "make every owner call with the same arguments"
+    if calls := [entry for entry in differs if entry[0] == _CALL]:
+        differs, more = calls, 0  # the arguments differ because of that
+        what, advice = "owners made different calls", SAME_CALLS
     lines = [f"{name} {a} at owner {role}, {b} at owner {other}" for name, role, a, other, b, _ in differs]
     name, role, a, other, b, host = differs[0]
     return DisagreementError(
-        f"owners called {action} with different arguments: "
-        + "; ".join(lines)
-        + (f"; and {more} more" if more else ""),
+        f"{what}: " + "; ".join(lines) + (f"; and {more} more" if more else ""),
         role=other,
         host=host,
         roles=sorted({role, *(entry[3] for entry in differs)}),
         expected=f"{name} {a}, as at owner {role}",
         found=f"{name} {b}",
         unharmed="the store and all arrays: nothing was written",
-        advice="make every owner call with the same arguments",
+        advice=advice,
     )

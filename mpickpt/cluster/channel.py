@@ -28,6 +28,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
+from mpickpt.cluster import suspicion
 from mpickpt.cluster.mailbox import Ends, Mailbox, Working
 from mpickpt.cluster.messages import Abort, Kind, merge_outcomes
 from mpickpt.errors import CheckpointError, DeadlineError, InDoubtError, TopologyError, owner
@@ -41,9 +42,9 @@ _SHORTEST_SLEEP: Final = 0.0001
 _LONGEST_SLEEP: Final = 0.005
 #: So often an eager call gives way to other processes and looks again, before it begins to sleep.
 _YIELDS: Final = 100
-#: A sync may take this many deadlines before it counts as hung.
+#: Attribute of an error that the abort of the others may have caused.
 LEFT_BEHIND: Final = "left_behind"
-"""Attribute of an error that the abort of the others may have caused."""
+#: A sync may take this many deadlines before it counts as hung.
 SYNC_PATIENCE: Final = 10
 
 #: Asks the store, in a worker, once a call: gets the refusal that would be raised, publishes it as a void record unless
@@ -62,14 +63,20 @@ class Outcome(Exception):
 class Line(Ends):
     """One stream of collective calls over one transport."""
 
-    def call(self, unharmed: str = "the store and all arrays", number: int | None = None) -> Call:
+    def call(
+        self,
+        unharmed: str = "the store and all arrays",
+        number: int | None = None,
+        opening: Kind = Kind.READY,
+    ) -> Call:
         """Begin the next collective call, or the one of which `take` gave the number. Counts first, and cannot raise.
 
-        `unharmed` is what a refusal of this call leaves as it was, where the refusal does not say so itself.
+        `unharmed` is what a refusal of this call leaves as it was, where the refusal does not say so itself; `opening`
+        is the kind of message with which it begins.
         """
         number = self.take() if number is None else number
         self.pool.renew()  # what hangs since an earlier call must not use up the threads of this one
-        return Call(self, unharmed, number)
+        return Call(self, unharmed, number, opening)
 
 
 class Call(Mailbox):
@@ -79,8 +86,8 @@ class Call(Mailbox):
     neighbours first, so that nobody waits for this owner.
     """
 
-    def __init__(self, line: Ends, unharmed: str, number: int) -> None:
-        super().__init__(line, number)
+    def __init__(self, line: Ends, unharmed: str, number: int, opening: Kind) -> None:
+        super().__init__(line, number, opening)
         self.unharmed = unharmed
         self.heard: set[int] = set()  # children that have committed: no longer watched
         self._awaited: set[int] = set()  # children from which something is awaited, whether they have committed or not
@@ -236,34 +243,15 @@ class Call(Mailbox):
             self.fail(abort.error, void=abort.void, final=source == parent and not abort.doubt, told=True)
         if self.released() is not None:
             return
+        if self.strangers:
+            self.fail(suspicion.another_call(self, min(self.strangers)))
         for role in self.ahead:
             if role == parent or not self._committed:
-                self._suspect(self._missed(role), role)
+                self._suspect(suspicion.missed(self, role), role)
         for role in self.place.neighbours:
             unwatched = role != parent and (self._committed or role in self.heard - self._awaited)
             if not unwatched and self.silent(role):
-                self._suspect(self._silence(role), role)
-
-    def _missed(self, role: int) -> DeadlineError:
-        return DeadlineError(
-            f"this owner missed the end of a collective call: {owner(role)} is at a later one",
-            role=self.place.role,
-            host=self.line.host,
-            advice="go on: the next call takes part again",
-        )
-
-    def _silence(self, role: int) -> DeadlineError:
-        dead = role in self.line.transport.dead()
-        return DeadlineError(
-            "an owner has died" if dead else "an owner is silent",
-            role=role,
-            host=self.line.transport.hosts.get(role),
-            expected=f"a sign of life within {self.line.deadline:g} s",
-            # No measured time: owners that see the same silence raise the same refusal.
-            found="its process is gone" if dead else "none",
-            advice="see that every owner makes the same calls (save, resume, close, ... are collective), then look at "
-            "that owner's process and node; the next start resumes from the newest generation",
-        )
+                self._suspect(suspicion.silence(self, role), role)
 
     def _suspect(self, error: CheckpointError, role: int) -> NoReturn:
         """End the call because of a neighbour; after the own commitment the store decides."""

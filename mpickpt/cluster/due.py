@@ -114,7 +114,7 @@ class Rounds:
 
     def _begin(self, step: int) -> int:
         """Begin a round. Whoever has children waits for their words, in the next `due`, before it says its own."""
-        call = self.line.call()
+        call = self.line.call(opening=Kind.WORD)
         with call:
             word = self._mine(Moment(step).step)
             if call.place.parent is not None and not call.place.children:

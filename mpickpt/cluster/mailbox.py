@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import Protocol
 
-from mpickpt.cluster.messages import HEADER, Abort, Kind
+from mpickpt.cluster.messages import HEADER, OPENINGS, Abort, Kind
 from mpickpt.cluster.topology import Place
 from mpickpt.cluster.transport import Transport
 from mpickpt.store.threads import Pool
@@ -69,17 +69,21 @@ class Mailbox:
         Neighbours that have sent a message of a later call: they have left this one.
     abort : (int, Abort) or None
         Who aborted, and how; the parent's word goes before others', a void before what is none.
+    strangers : set of int
+        Neighbours that have opened another call under this one's number: none of the two would ever end.
     came : dict
         When the last message of each neighbour came that is no beat.
     """
 
-    def __init__(self, line: Ends, number: int) -> None:
+    def __init__(self, line: Ends, number: int, opening: Kind) -> None:
         self.line = line
         self.place = line.place
         self.number = number
+        self.opening = opening
         self.working: Working | None = None
         self.abort: tuple[int, Abort] | None = None
         self.ahead: set[int] = set()
+        self.strangers: set[int] = set()
         self.came: dict[int, float] = {}
         self._committed = False
         self._inbox: list[tuple[int, Kind, bytes]] = []
@@ -149,6 +153,8 @@ class Mailbox:
             # The parent has the last word: it has chosen among the refusals of its subtree.
             if not deaf and (self.abort is None or parent or abort.void):
                 self.abort = (source, abort)
+        elif kind in OPENINGS and kind is not self.opening:
+            self.strangers.add(source)
         else:
             self.came[source] = self._last[source]
             self._inbox.append((source, kind, body))

@@ -39,6 +39,10 @@ class Kind(IntEnum):
     WORD = 18
 
 
+#: With one of these, on the way up, a call begins.
+OPENINGS: Final = (Kind.READY, Kind.WORD)
+
+
 @dataclass(frozen=True, slots=True)
 class Abort:
     """The last word of a call that fails.

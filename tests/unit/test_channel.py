@@ -20,6 +20,7 @@ from mpickpt.errors import (
     CheckpointError,
     CoverageError,
     DeadlineError,
+    DisagreementError,
     InDoubtError,
     StateError,
     StoreError,
@@ -193,6 +194,23 @@ def test_c5_the_neighbour_that_is_silent_is_named(world: World, silent: int) -> 
         assert told.error.role == silent
     for role in (PARENT, *CHILDREN):  # the silent one too
         assert world.wire.aborts(role)
+
+
+@pytest.mark.parametrize(
+    ("opening", "other", "due"), [(Kind.READY, Kind.WORD, CHILDREN[0]), (Kind.WORD, Kind.READY, ME)]
+)
+def test_c7_another_call_under_the_same_number_is_refused_at_once(
+    world: World, opening: Kind, other: Kind, due: int
+) -> None:
+    world.at(0.5, lambda: world.wire.come(CHILDREN[0], other))
+    world.at(1.0, lambda: world.wire.come(PARENT, Kind.ABORT, Abort(StateError("the parent's word")).pack()))
+    with pytest.raises(StateError), world.line.call(opening=opening) as call:
+        call.wait(for_ever)
+    assert world.now < 1.1
+    (told,) = world.wire.aborts(PARENT)
+    assert isinstance(told.error, DisagreementError)
+    assert told.error.message.startswith(f"owners made different calls: due at owner {due}, another one at owner ")
+    assert told.error.roles == tuple(sorted((ME, CHILDREN[0])))
 
 
 def test_c5_the_dead_are_named_at_once(world: World) -> None:
